@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Measures what people feel every day, each beside a peer in the same run and in turns: a tree made,
 # copied and removed by both transports, and with and without processors kept from halting, small
-# files read cold beside XFS, a check beside e2fsck, a tree that is imported beside tar on a mount,
-# the mount of a pool whose server was killed beside that of one that was closed, a clone that is
+# files read cold beside XFS, a check beside e2fsck, a tree that is copied in beside tar on a mount,
+# the mount of a pool whose server was killed beside that of one that was closed, a snapshot that is
 # taken under load beside a snapshot of btrfs.
 # Prints medians and the median of the ratios of a round, with the least and the greatest.
 #
-#   scripts/bench-everyday.sh [transports|latency|cold|check|attributes|import|killed|clone]...    all, if none is named
+#   scripts/bench-everyday.sh [transports|latency|cold|check|attributes|copy-in|killed|snapshot]...    all, if none is named
 #   FILES=58000 ROUNDS=3 scripts/bench-everyday.sh cold
 #
 #   SOURCE      [/usr]     where small files are taken from: up to 9 KB each
 #   FILES       [50000]    how many of them
 #   CHECKED     [250000]   files of the tree that is checked
 #   ROUNDS      [4]
-#   CLONES      [20]       clones that are taken in a round under each load
+#   SNAPSHOTS      [20]       snapshots that are taken in a round under each load
 #   PLACE, HOLDFAST    as scripts/bench-lib.sh has them
 #
 # Needs root: loop devices, mounts, dropping the kernel's caches. Loop devices pass O_DIRECT on.
@@ -26,7 +26,7 @@ SMALL_BYTES=9000
 # Files of a directory of the tree that is checked, and their bytes.
 CHECKED_DIR_FILES=200 CHECKED_BYTES=20
 STREAM_MIB=${STREAM_MIB:-1024}
-CLONES=${CLONES:-20}
+SNAPSHOTS=${SNAPSHOTS:-20}
 
 begin_bench mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs git=git fio=fio
 pool=$place/pool.hf
@@ -171,21 +171,21 @@ with_attributes() {
 
 # Each from a pool that is made and closed to one that is closed again with all of the tree in it.
 extract_and_close() { extract_in "$mnt/tree" && unmount_it; }
-import_it() { "$HOLDFAST" import "$1" "$pool" --path /tree; }
-imports() {
+copy_it() { "$HOLDFAST" copy-in "$1" "$pool" --path /tree; }
+copies() {
     plant
     mkdir "$place/tree" && tar -C "$place/tree" -xf "$place/tree.tar"
-    attach "$place/import.img" 8G; pool=$loop
+    attach "$place/copy-in.img" 8G; pool=$loop
     local round
     for ((round = 0; round < ROUNDS; round++)); do
         fresh; note "a tar in" mount "$(took extract_and_close)"
         "$HOLDFAST" create "$pool" --force >/dev/null
-        note "a tar in" import "$(took import_it "$place/tree.tar")"
+        note "a tar in" copy-in "$(took copy_it "$place/tree.tar")"
         fresh; note "a directory in" mount "$(took copy_and_close)"
         "$HOLDFAST" create "$pool" --force >/dev/null
-        note "a directory in" import "$(took import_it "$place/tree")"
+        note "a directory in" copy-in "$(took copy_it "$place/tree")"
     done
-    compare import mount
+    compare copy-in mount
 }
 copy_and_close() { cp -a "$place/tree" "$mnt/tree" && unmount_it; }
 
@@ -240,24 +240,24 @@ load() {
         print $out "$_\n" for @times;' "$@"
 }
 
-take_holdfast() { "$HOLDFAST" clone create "$pool:root@$1"; }
-drop_holdfast() { "$HOLDFAST" clone delete "$pool:root@$1" --wait; }
+take_holdfast() { "$HOLDFAST" snapshot create "$pool:root@$1"; }
+drop_holdfast() { "$HOLDFAST" snapshot delete "$pool:root@$1" --wait; }
 take_btrfs() { btrfs subvolume snapshot -r "$peer/home" "$peer/$1"; }
 drop_btrfs() { btrfs subvolume delete "$peer/$1"; }
 settle_holdfast() { :; }
 settle_btrfs() { btrfs filesystem sync "$peer" && btrfs subvolume sync "$peer"; }
 
-# under_load WHO DIR KIND: clones of DIR are taken while a load works in it. Of each, what the
+# under_load WHO DIR KIND: snapshots of DIR are taken while a load works in it. Of each, what the
 # command took, and the longest operation of the load that it met.
 under_load() {
-    local who=$1 dir=$2/load-$3 kind=$3 clone begin
+    local who=$1 dir=$2/load-$3 kind=$3 snapshot begin
     mkdir -p "$dir"
     load "$kind" "$dir" "$place/operations" & local pid=$!
     sleep 1
     : >"$place/taken"
-    for ((clone = 0; clone < CLONES; clone++)); do
+    for ((snapshot = 0; snapshot < SNAPSHOTS; snapshot++)); do
         begin=${EPOCHREALTIME/./}
-        note "take, $kind" "$who" "$(took "take_$who" "c$clone")"
+        note "take, $kind" "$who" "$(took "take_$who" "c$snapshot")"
         printf '%s\t%s\n' "$begin" "${EPOCHREALTIME/./}" >>"$place/taken"
         sleep 0.3
     done
@@ -275,17 +275,17 @@ under_load() {
         }
     ' "$place/taken" "$place/operations" >>"$place/$section.times"
     begin=${EPOCHREALTIME/./}
-    for ((clone = 0; clone < CLONES; clone++)); do took "drop_$who" "c$clone" >/dev/null; done
+    for ((snapshot = 0; snapshot < SNAPSHOTS; snapshot++)); do took "drop_$who" "c$snapshot" >/dev/null; done
     took "settle_$who" >/dev/null
     note "drop all, $kind" "$who" $((${EPOCHREALTIME/./} - begin))
 }
 
-# A clone is durable when it is answered; a snapshot of btrfs is with the next commit.
-clones() {
+# A snapshot is durable when it is answered; a snapshot of btrfs is with the next commit.
+snapshots() {
     install_missing mkfs.btrfs=btrfs-progs
     plant
-    attach "$place/clone.img" 8G; pool=$loop
-    attach "$place/clone-btrfs.img" 8G; local btrfs=$loop
+    attach "$place/snapshot.img" 8G; pool=$loop
+    attach "$place/snapshot-btrfs.img" 8G; local btrfs=$loop
     mkfs.btrfs -q "$btrfs"
     fresh; extract_in "$mnt/tree"
     mount "$btrfs" "$peer"; btrfs subvolume create "$peer/home" >/dev/null; extract_in "$peer/home/tree"
@@ -302,7 +302,7 @@ clones() {
     compare holdfast btrfs
 }
 
-[ $# -gt 0 ] || set -- transports latency cold check attributes import killed clone
+[ $# -gt 0 ] || set -- transports latency cold check attributes copy-in killed snapshot
 for section in "$@"; do
     case $section in
         transports) in_turns uring dev --transport ;;
@@ -310,9 +310,9 @@ for section in "$@"; do
         cold) cold_files ;;
         check) checks ;;
         attributes) with_attributes ;;
-        import) imports ;;
+        copy-in) copies ;;
         killed) killed ;;
-        clone) clones ;;
-        *) fail "there is no $section: transports, latency, cold, check, attributes, import, killed or clone" ;;
+        snapshot) snapshots ;;
+        *) fail "there is no $section: transports, latency, cold, check, attributes, copy-in, killed or snapshot" ;;
     esac
 done

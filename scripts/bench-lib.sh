@@ -20,7 +20,7 @@ fail() { printf '%s: %s\n' "$NAME" "$*" >&2; exit 1; }
 # begin_bench TOOL=PACKAGE...: makes $place, where all lies, and $mnt and $peer, where mounts go.
 begin_bench() {
     [ "$(id -u)" = 0 ] || fail "loop devices, mounts and caches need root: sudo $0"
-    [ -x "$HOLDFAST" ] || fail "no $HOLDFAST: run cargo build --release -p cli, or set HOLDFAST"
+    [ -x "$HOLDFAST" ] || fail "no $HOLDFAST: run cargo build --release -p cli -p lab, or set HOLDFAST"
     install_missing "$@"
     place=$(mktemp -d "${PLACE:-${TMPDIR:-/var/tmp}}/holdfast-bench.XXXXXX")
     export HOLDFAST_RUN_DIR=$place/run

@@ -2,7 +2,7 @@
 # Measures Holdfast beside ext4, XFS, btrfs and fuse2fs: each on a loop device of its own, all in
 # files on one disk, all asked in turn. Whatever was made is taken away at the end, also on ^C.
 #
-#   scripts/bench-peers.sh [OPTIONS of holdfast bench]
+#   scripts/bench-peers.sh [OPTIONS of holdfast-lab bench]
 #   PEERS="ext4 xfs" scripts/bench-peers.sh --only names,durable --rounds 10 --out results
 #
 #   PEERS       [ext4 xfs btrfs fuse2fs]   which of them; `null` too: a server behind the transport of
@@ -28,7 +28,8 @@ SERVER_WAIT_TENTHS=100
 fail() { printf 'bench-peers: %s\n' "$*" >&2; exit 1; }
 
 [ "$(id -u)" = 0 ] || fail "loop devices and mounts need root: sudo $0 $*"
-[ -x "$HOLDFAST" ] || fail "no $HOLDFAST: run cargo build --release -p cli, or set HOLDFAST"
+[ -x "$HOLDFAST" ] || fail "no $HOLDFAST: run cargo build --release -p cli -p lab, or set HOLDFAST"
+[ -x "${LAB:-$HOLDFAST-lab}" ] || fail "no ${LAB:-$HOLDFAST-lab}: run cargo build --release -p lab, or set LAB"
 
 place=$(mktemp -d "${PLACE:-${TMPDIR:-/var/tmp}}/holdfast-peers.XXXXXX")
 mounts=() loops=() against=() servers=() bench=
@@ -143,7 +144,7 @@ done
 mkdir "$place/pools"
 code=0
 # In the background, because bash answers a signal only when its foreground has ended.
-"$HOLDFAST" bench --place "$place/pools" "${against[@]}" "$@" &
+HOLDFAST=$HOLDFAST "${LAB:-$HOLDFAST-lab}" bench --place "$place/pools" "${against[@]}" "$@" &
 bench=$!
 wait "$bench" || code=$?
 bench=

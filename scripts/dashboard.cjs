@@ -1,21 +1,36 @@
 // What people do with the dashboard, done by a browser. Run by scripts/dashboard.sh:
-// node dashboard.cjs SAID TOKEN-FILE SCREENSHOTS CHROMIUM PLACE SERVER
-// PLACE has the files of the pools; SERVER is the process of the server.
+// node dashboard.cjs SAID TOKEN-FILE SCREENSHOTS CHROMIUM PLACE SERVER PROGRAM
+// PLACE has the files of the pools; SERVER is the process of the server. PROGRAM shows what a button has done.
 "use strict";
 const { chromium } = require("playwright-core");
 const assert = require("node:assert");
-const { execFile } = require("node:child_process");
+const { execFile, execFileSync } = require("node:child_process");
 const fs = require("node:fs");
 const http = require("node:http");
 const net = require("node:net");
 const path = require("node:path");
 const { setTimeout: sleep } = require("node:timers/promises");
 
-const [said, tokenFile, shots, executablePath, place, server] = process.argv.slice(2);
+const [said, tokenFile, shots, executablePath, place, server, program] = process.argv.slice(2);
 const facts = JSON.parse(fs.readFileSync(said, "utf8").split("\n")[0]);
 const base = "http://" + facts.http + "/";
 const token = fs.readFileSync(tokenFile, "utf8").trim();
 
+const at = (name) => path.join(place, name);
+const [tank, rots] = [at("pool.hf"), at("rots.hf")];
+// What a command prints about the pool, as objects.
+const cli = (...words) => execFileSync(program, ["--json", ...words], { encoding: "utf8" }).split("\n").filter(Boolean).flatMap((line) => JSON.parse(line));
+const list = (what, pool = tank) => cli(what, "list", pool);
+const named = (what, name) => list(what).find((it) => it.name === name);
+// Waits until `is` returns something.
+async function until(what, is) {
+  for (let time = 0; time < 100; time += 1) {
+    const found = is();
+    if (found) return found;
+    await sleep(200);
+  }
+  throw new Error("the command line does not show: " + what);
+}
 // A NULL call of NFSv3 with its record mark: so that there are a client and operations.
 function nullCall() {
   const words = [0x80000028, 9, 0, 2, 100003, 3, 0, 0, 0, 0, 0];
@@ -32,11 +47,11 @@ async function beClient() {
 }
 
 const port = facts.nfs.slice(facts.nfs.lastIndexOf(":") + 1);
-const urlOf = (name) => "nfs://127.0.0.1/rots/" + name + "?nfsport=" + port + "&mountport=" + port;
+const urlOf = (name, of = "rots") => "nfs://127.0.0.1/" + of + "/" + name + "?nfsport=" + port + "&mountport=" + port;
 // Runs a program; resolves to what went wrong.
 const ran = (...command) => new Promise((done) => execFile(command[0], command.slice(1), { timeout: 60000 }, (error) => done(error)));
 // Copies a file into the pool that rots.
-const copyIn = (from, name) => ran("nfs-cp", from, urlOf(name));
+const copyIn = (from, name, of) => ran("nfs-cp", from, urlOf(name, of));
 // Makes a request slow: the server stands still while it has some to answer.
 async function beSlow() {
   const from = path.join(place, "large");
@@ -56,22 +71,21 @@ async function beSlow() {
   }
   throw new Error("no request was slow");
 }
-// Two blocks of a file rot on the device.
-async function rot() {
-  const pattern = Buffer.from("this is what will rot");
-  const from = path.join(place, "rotten");
-  fs.writeFileSync(from, Buffer.alloc(65536, pattern));
-  assert.strictEqual(await copyIn(from, "rotten"), null);
-  const pool = fs.openSync(path.join(place, "rots.hf"), "r+");
+// Parts of a file rot on one device: `rotten` times 16 KiB.
+async function rot(device, of, parts) {
+  const pattern = Buffer.from("this is what will rot in " + of);
+  fs.writeFileSync(at("rotten"), Buffer.alloc(65536, pattern));
+  assert.strictEqual(await copyIn(at("rotten"), "rotten", of), null);
+  const pool = fs.openSync(device, "r+");
   const piece = Buffer.alloc(1 << 20);
-  const found = [];
-  for (let at = 0; found.length === 0 && at < (1 << 30); at += piece.length) {
-    const length = fs.readSync(pool, piece, 0, piece.length, at);
+  let found = -1;
+  for (let from = 0; found < 0 && from < (1 << 30); from += piece.length) {
+    const length = fs.readSync(pool, piece, 0, piece.length, from);
     // The file begins there, and not in the middle of the pattern.
-    for (let page = 0; page < length; page += 4096) if (piece.subarray(page).indexOf(pattern) === 0) found.push(at + page);
+    for (let page = 0; found < 0 && page < length; page += 4096) if (piece.subarray(page).indexOf(pattern) === 0) found = from + page;
   }
-  assert(found.length > 0, "the file is not on the device");
-  for (const place of [found[0] + 100, found[0] + 16384 + 100]) fs.writeSync(pool, "rot", place);
+  assert(found >= 0, "the file is not on the device");
+  for (let part = 0; part < parts; part += 1) fs.writeSync(pool, "rot", found + 16384 * part + 100);
   fs.closeSync(pool);
 }
 
@@ -101,35 +115,6 @@ async function main() {
     const told = troubles.splice(start);
     assert(told.length === 1 && told[0].includes("status of " + status + " "), "one answer " + status + " was expected: " + told);
   };
-
-  // Without the token nothing is asked and there is nothing to see, and a wrong one is told.
-  await page.goto(base);
-  await page.waitForSelector("#enter:not([hidden])");
-  assert(await page.locator("#main").isHidden());
-  assert.deepStrictEqual(asked, [], "the page asked without a token");
-  await page.keyboard.type("0".repeat(64));
-  await refused(401, async () => {
-    await page.keyboard.press("Enter");
-    await page.waitForSelector("#token-wrong:not([hidden])");
-  });
-  // The answer to a wrong token may come late: it does not make the page forget the right one.
-  const wrong = "g".repeat(64);
-  let late = null;
-  await page.route("**/api/v1/server", async (route) => {
-    if (route.request().headers().authorization !== "Bearer " + wrong) return route.continue();
-    await new Promise((done) => { late = done; });
-    return route.continue();
-  });
-  await page.fill("#token", wrong);
-  await page.keyboard.press("Enter");
-  while (!late) await page.waitForTimeout(20);
-
-  await page.fill("#token", token);
-  await page.keyboard.press("Enter");
-  await page.waitForSelector("#main:not([hidden])");
-  await refused(401, async () => late());
-  assert(await page.locator("#main").isVisible(), "a late answer made the page forget the token");
-  await page.unroute("**/api/v1/server");
   const has = async (where, text) => {
     try {
       await page.locator(where, { hasText: text }).first().waitFor({ timeout: 20000 });
@@ -138,161 +123,350 @@ async function main() {
       throw error;
     }
   };
-  await has("#health", "all is well");
-  // A label is text, whatever is in it.
-  await has("#pools h3", "<b>pool</b>");
-  assert.strictEqual(await page.locator("#pools h3 b").count(), 0);
-  await has("#filesets", "home/ann");
-  await has("#filesets", "home@monday");
-  await has("#exports", "/home");
-  await has("#schedules", "home keeps 24 hourly, 7 daily");
-  await has("#scrubs", "monthly (default)");
-  await has("#clients", "127.0.0.1");
+  const press = async (label) => {
+    // What was said before is no answer to this.
+    await page.evaluate(() => { document.getElementById("said").textContent = ""; });
+    await page.locator("button[aria-label='" + label + "']").first().click();
+  };
+  // Presses a button, fills the dialog, sends it and waits for what is said.
+  const fill = async (label, values) => {
+    await press(label);
+    await page.waitForSelector("dialog[open]");
+    for (const [name, value] of Object.entries(values)) {
+      const field = page.locator("dialog [name=" + name + "]");
+      if (typeof value === "boolean") await field.setChecked(value);
+      else if (await field.evaluate((it) => it.tagName) === "SELECT") await field.selectOption(value);
+      else await field.fill(value);
+    }
+  };
+  const send = () => page.locator("dialog .main").click();
+  const done = async (label, values, said) => {
+    await fill(label, values);
+    await send();
+    await has("#said", said);
+    assert.strictEqual(await page.locator("dialog").count(), 0, "the dialog of " + label + " stays");
+  };
+  const shoot = async (name, isWhole = true) => {
+    if (isWhole) await page.evaluate(() => { document.activeElement.blur(); scrollTo(0, 0); });
+    await page.screenshot({ path: path.join(shots, name + ".png"), fullPage: isWhole });
+  };
+  const headers = { Authorization: "Bearer " + token };
 
-  // By the keyboard alone: a fileset, made and deleted.
-  await page.locator("summary", { hasText: "Make a fileset" }).focus();
+  // Without the token nothing is asked, there is nothing to see but how to get one, and nothing is changed.
+  const filesets = () => list("fileset").map((it) => it.name).join();
+  const before = filesets();
+  await page.goto(base);
+  await page.waitForSelector("#enter:not([hidden])");
+  await has("#enter", "sudo cat /var/lib/holdfast/token");
+  assert(await page.locator("#main").isHidden());
+  assert.deepStrictEqual(asked, [], "the page asked without a token");
+  await shoot("no-token");
+  const [one, another] = await (await fetch(base + "api/v1/pools", { headers })).json();
+  const create = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ do: "fileset-create", name: "stolen", properties: {} }) };
+  assert.strictEqual((await fetch(base + "api/v1/pools/" + one.id + "/control", create)).status, 401);
+  assert.strictEqual(filesets(), before, "something was changed without a token");
+  // A wrong one is told.
+  await page.focus("#token");
+  await page.keyboard.type("0".repeat(64));
+  await refused(401, async () => {
+    await page.keyboard.press("Enter");
+    await has("#token-wrong", "does not accept this token");
+  });
+  // The answer to a wrong token may come late: it does not make the page forget the right one.
+  const wrong = "g".repeat(64);
+  let late = null;
+  await page.route("**/api/v1/server", async (route) => {
+    if (route.request().headers().authorization !== "Bearer " + wrong) return route.continue();
+    await new Promise((go) => { late = go; });
+    return route.continue();
+  });
+  await page.fill("#token", wrong);
   await page.keyboard.press("Enter");
+  while (!late) await page.waitForTimeout(20);
+  await page.fill("#token", token);
+  await page.keyboard.press("Enter");
+  await page.waitForSelector("#main:not([hidden])");
+  await refused(401, async () => late());
+  assert(await page.locator("#main").isVisible(), "a late answer made the page forget the token");
+  await page.unroute("**/api/v1/server");
+  // A server that refuses, and one that does not answer: the page says so, and goes on by itself.
+  await refused(403, async () => {
+    await page.route("**/api/v1/server", (route) => route.fulfill({ status: 403, json: { error: "pages of other sites may ask nothing here" } }));
+    await has("#silent", "Open it at the server's own address");
+    await page.unroute("**/api/v1/server");
+  });
+  await page.route("**/api/v1/server", (route) => route.abort());
+  await has("#silent", "The server does not answer");
+  await page.unroute("**/api/v1/server");
+  await page.locator("#silent").waitFor({ state: "hidden", timeout: 20000 });
+  for (let at; (at = troubles.findIndex((text) => text.includes("ERR_FAILED"))) >= 0;) troubles.splice(at, 1);
+
+  await has("#health", "all is well");
+  await has("#warnings", "No warnings");
+  await has("#jobs", "No job is running");
+  await has("#events", "No warning or error");
+  // Warnings, jobs, pools, in this order. There is no box for requests of one's own.
+  const order = await page.locator("main h2").allTextContents();
+  assert.deepStrictEqual(order.slice(0, 2), ["Warnings", "Jobs"]);
+  assert(order[2].startsWith("<b>pool"), "a label is text, whatever is in it: " + order);
+  assert.strictEqual(await page.locator("main textarea, h2 b").count(), 0);
+  await has("#pools td", "home/ann");
+  await has("#pools td", "24 hourly, 7 daily");
+  await has("#pools", "By schedule: monthly");
+  await has("#pools .title", "Disk group 0 · mirror · data, metadata, journal");
+  await has("#exports td", "/home");
+  await has("#clients td", "127.0.0.1");
+  const mine = "<b>pool";
+
+  // By the keyboard alone: a fileset, made and deleted. Its name is to be typed.
+  const deleteWork = page.locator("button[aria-label='Delete work']");
+  await page.locator("button[aria-label='New fileset in " + mine + "']").focus();
+  await page.keyboard.press("Enter");
+  await page.keyboard.type("work");
   await page.keyboard.press("Tab");
+  await page.keyboard.type("lots");
+  await page.keyboard.press("Enter");
+  await has("dialog [role=alert]", "“lots” is no size");
+  for (let times = 0; times < 4; times += 1) await page.keyboard.press("Backspace");
+  await page.keyboard.type("1.5G");
+  await page.keyboard.press("Enter");
+  await has("#said", "work is created");
+  assert.strictEqual(named("fileset", "work").quota_bytes, 3 << 29);
+  await deleteWork.focus();
+  await page.keyboard.press("Enter");
+  await has("dialog", "the fileset work of <b>pool with 3 files and directories");
+  await page.keyboard.type("wor");
+  await page.keyboard.press("Enter");
+  assert(await page.locator("dialog .main").isDisabled(), "a part of the name is enough");
+  await page.keyboard.press("Escape");
+  assert(named("fileset", "work"), "it is deleted without its name");
+  await deleteWork.focus();
+  await page.keyboard.press("Enter");
   await page.keyboard.type("work");
   await page.keyboard.press("Enter");
-  await has("#filesets td", "work");
-  await page.locator("button[aria-label='Delete work']").focus();
-  await page.keyboard.press("Enter");
-  await page.waitForSelector("#sure[open]");
-  // Whoever errs leaves it by Enter.
-  await page.keyboard.press("Enter");
-  assert(await page.locator("#sure").isHidden());
-  await has("#filesets td", "work");
-  await page.locator("button[aria-label='Delete work']").focus();
-  await page.keyboard.press("Enter");
-  await page.keyboard.press("Tab");
-  await page.keyboard.press("Enter");
   await has("#said", "work is deleted");
+  await until("work is gone", () => !named("fileset", "work"));
 
-  // A clone, an export, a refusal that is told.
-  await page.locator("button[aria-label='Clone home/ann']").click();
-  await has("#filesets td", "home/ann@page-");
-  await page.locator("summary", { hasText: "Export a fileset" }).click();
-  await page.fill("#export-form [name=name]", "/ann");
-  await page.selectOption("#export-form [name=fileset]", "home/ann");
-  await page.fill("#export-form [name=to]", "192.0.2.0/24");
-  await page.locator("#export-form button").click();
-  await has("#exports td", "/ann");
-  await page.fill("#export-form [name=name]", "/ann");
+  // Quota, schedule, export.
+  await done("Quota of home/ann", { quota: "20M", reservation: "1M", isReadOnly: true }, "The quota of home/ann is set");
+  let ann = named("fileset", "home/ann");
+  assert.deepStrictEqual([ann.quota_bytes, ann.reservation_bytes, ann.is_read_only], [20 << 20, 1 << 20, true]);
+  await done("Quota of home/ann", { reservation: "", isReadOnly: false }, "The quota of home/ann is set");
+  ann = named("fileset", "home/ann");
+  assert.deepStrictEqual([ann.quota_bytes, ann.reservation_bytes, ann.is_read_only], [20 << 20, null, false]);
+  await done("Schedule of home/ann", { daily: "0", monthly: "3" }, "The schedule of home/ann is set");
+  assert.strictEqual(list("schedule").find((it) => it.fileset === "home/ann").keep.monthly, 3);
+  await done("Export home/ann", { name: "/ann", to: "192.0.2.0/24, 127.0.0.0/8", squash: "none", rw: true }, "home/ann is exported as /ann");
+  const exported = () => list("export").find((it) => it.export.name === "/ann");
+  assert.deepStrictEqual(exported().export.to, ["192.0.2.0/24", "127.0.0.0/8"]);
+  await fill("Export home/ann", { name: "/ann" });
   await refused(422, async () => {
-    await page.locator("#export-form button").click();
-    await has("#said", "already");
+    await send();
+    await has("dialog [role=alert]", "already");
   });
-  await page.fill("#any", '{"do": "export-list", "after": ""}');
-  await page.locator("#any-form button").click();
-  await has("#any-told", "192.0.2.0/24");
+  await page.keyboard.press("Escape");
+  await press("Copy mount line of /ann");
+  await has("#said", "127.0.0.1:/ann DIRECTORY");
 
-  await has("#events", "Nothing went wrong.");
-  // A device is replaced: a refusal is told in place, and a job copies.
-  const second = path.join(place, "second.hf"), third = path.join(place, "third.hf");
+  // Snapshots: taken by name, measured, cloned, restored, deleted. An export forbids a restore, and the dialog says so.
+  await done("Snapshot of home/ann", { snapshot: "before", isBelow: false }, "home/ann@before is taken");
+  assert(named("snapshot", "home/ann@before"));
+  await done("Snapshot of home", { snapshot: "all", isBelow: true }, "home@all is taken");
+  assert(named("snapshot", "home/ann@all"));
+  await done("Quota of home/ann", { quota: "8K" }, "The quota of home/ann is set");
+  await has("#warnings", "The fileset home/ann has used");
+  await done("Quota of home/ann, from the warning", { quota: "" }, "The quota of home/ann is set");
+  assert.strictEqual(named("fileset", "home/ann").quota_bytes, null);
+  await press("Snapshots of home/ann");
+  await has("#pools td", "only in one of them");
+  await page.locator("td.inner td", { hasText: "not measured" }).waitFor({ state: "detached" });
+  await done("Clone home/ann@before", { to: "trial" }, "trial is a clone of home/ann@before");
+  assert.strictEqual(named("fileset", "trial").origin, "home/ann@before");
+  cli("fileset", "create", tank + ":home/ann/below");
+  await press("Restore home/ann@before");
+  await has("dialog", "It is in use: export /ann. End that first.");
+  assert(await page.locator("dialog .main").isDisabled());
+  await page.keyboard.press("Escape");
+  await has("#pools td", "home/ann/below");
+  await press("Delete home/ann");
+  await has("dialog", "Below it: home/ann/below");
+  await shoot("dialog", false);
+  await page.keyboard.press("Escape");
+  await done("Remove the export /ann", { confirm: "/ann" }, "/ann is exported no more");
+  assert(!exported());
+  await done("Quota of home/ann", { isReadOnly: true }, "The quota of home/ann is set");
+  const uuid = named("fileset", "home/ann").origin;
+  assert.notStrictEqual(uuid, "home/ann@before");
+  await done("Restore home/ann@before", { confirm: "home/ann" }, "home/ann is restored to home/ann@before");
+  assert.strictEqual(named("fileset", "home/ann").origin, "home/ann@before");
+  await press("Delete home/ann@all");
+  await has("dialog", "that only this snapshot holds become free");
+  await page.fill("dialog [name=confirm]", "home/ann@all");
+  await send();
+  await has("#said", "home/ann@all is deleted");
+  await until("home/ann@all is gone", () => !named("snapshot", "home/ann@all"));
+
+  // Scrubs: one finds what has rotted on one device, and repairs it from the other. The errors are a warning until they are cleared.
+  await done("Scrub schedule of " + mine, { every: "weekly" }, "The scrub schedule is set");
+  assert(list("schedule").some((it) => it.scrub && it.scrub.every === "weekly"));
+  const second = at("second.hf"), third = at("third.hf");
+  const device = (of) => list("device").find((it) => it.path === of) || {};
+  await rot(second, "data", 3);
+  await press("Scrub " + mine);
+  await has("#said", "A scrub of <b>pool has started");
+  await until("the scrub repairs", () => device(second).checksum_errors > 0 && list("job").every((it) => it.name !== "scrub"));
+  await has("#warnings", second + " (slot 1) has errors");
+  await has("#pools", "repaired, nothing lost");
+  await press("Clear errors of " + second);
+  await has("#said", "are cleared");
+  assert.strictEqual(device(second).checksum_errors, 0);
+
+  // Devices: a spare, a further copy, a new disk group. What is refused is told in the dialog.
+  await fill("Add devices to " + mine, { way: "spare", paths: "spare.hf" });
+  await send();
+  await has("dialog [role=alert]", "A path begins with /.");
+  await page.keyboard.press("Escape");
+  await done("Add devices to " + mine, { way: "spare", paths: at("spare.hf") }, "1 device is added");
+  assert.strictEqual(device(at("spare.hf")).state, "spare");
+  await has("#pools .title", "Spares · 1 ready");
+  await done("Remove the spare " + at("spare.hf"), { confirm: at("spare.hf") }, "is no spare any more");
+  assert.strictEqual(device(at("spare.hf")).state, undefined);
+  await done("Add devices to " + mine, { way: "group raid5", paths: ["r1", "r2", "r3"].map(at).join("\n"), size: "256M" }, "3 devices are added");
+  assert.strictEqual(list("group").find((it) => it.number === 1).kind, "raid5");
+  await done("Add devices to " + mine, { way: "copy 0", paths: at("copy.hf") }, "1 device is added");
+  await until("the copy is whole", () => device(at("copy.hf")).state === "online");
+  cli("device", "remove", tank, at("copy.hf"));
+
+  // A device fails: a warning with what helps. It is brought back, and replaced.
+  cli("device", "fail", tank, second);
+  await has("#warnings", "The pool is degraded: " + second);
+  await has("#pools .pill", "degraded");
+  await shoot("degraded");
+  await press("Bring back " + second + ", from the warning");
+  await has("#said", "is back");
+  await until("it is back", () => device(second).state === "online");
+  await has("#warnings", "No warnings");
   await page.locator("button[aria-label='Replace " + second + "']").focus();
   await page.keyboard.press("Enter");
-  await page.waitForSelector("#replace[open]");
+  await page.waitForSelector("dialog[open]");
   await page.keyboard.type("third.hf");
   await page.keyboard.press("Enter");
-  assert(await page.evaluate(() => document.querySelector("#replace-form").matches(":invalid")), "a path without a / is taken");
-  await page.fill("#replace-form [name=to]", path.join(place, "pool.hf"));
+  assert(await page.evaluate(() => document.querySelector("dialog form").matches(":invalid")), "a path without a / is taken");
+  await page.fill("dialog [name=to]", tank);
   await refused(422, async () => {
     await page.keyboard.press("Enter");
-    await page.waitForSelector("#replace-wrong:not([hidden])");
+    await page.waitForSelector("dialog [role=alert]:not([hidden])");
   });
-  await page.setViewportSize({ width: 390, height: 844 });
-  await page.screenshot({ path: path.join(shots, "replace.png") });
-  await page.setViewportSize({ width: 1280, height: 900 });
-  await page.locator("#replace-no").click();
+  await page.keyboard.press("Escape");
   // Escape while the server is at it: its answer is told, and says nothing in the dialog of another device.
   let answer = null;
   await page.route("**/control", async (route) => {
-    await new Promise((done) => { answer = done; });
+    if (!route.request().postData().includes("device-replace")) return route.continue();
+    await new Promise((go) => { answer = go; });
     return route.continue();
   });
-  await page.locator("button[aria-label='Replace " + second + "']").click();
-  await page.fill("#replace-form [name=to]", path.join(place, "pool.hf"));
+  await fill("Replace " + second, { to: tank });
   await page.keyboard.press("Enter");
   while (!answer) await page.waitForTimeout(20);
   await page.keyboard.press("Escape");
-  assert(await page.locator("#replace").isHidden());
   await has("#said", "The server is still at it");
-  await page.locator("button[aria-label='Replace " + path.join(place, "pool.hf") + "']").click();
-  assert(await page.locator("#replace-yes").isEnabled(), "one request keeps another device from being replaced");
+  await press("Replace " + tank);
+  assert(await page.locator("dialog .main").isEnabled(), "one request keeps another device from being replaced");
   await refused(422, async () => {
     answer();
-    await has("#said", second + " is not replaced: ");
+    await has("#said", "Replace " + second + ": ");
   });
-  assert(await page.locator("#replace").isVisible(), "the answer of one dialog closed another");
-  assert(await page.locator("#replace-wrong").isHidden(), "the answer of one dialog is told in another");
+  assert.strictEqual(await page.locator("dialog[open] [role=alert][hidden]").count(), 1, "the answer of one dialog is told in another");
   await page.unroute("**/control");
-  await page.locator("#replace-no").click();
-  await page.locator("button[aria-label='Replace " + second + "']").click();
-  await page.fill("#replace-form [name=to]", third);
-  await page.keyboard.press("Enter");
-  await has("#said", second + " is replaced by " + third);
-  assert(await page.locator("#replace").isHidden());
-  await has(".member", third);
-  assert.strictEqual(await page.locator(".member", { hasText: second }).count(), 0);
+  await page.keyboard.press("Escape");
+  // A job of the slowest pace, which is paused and goes on.
+  await done("Replace " + second, { to: third }, second + " is replaced by " + third);
+  const rebuild = await until("a rebuild", () => list("job").find((it) => it.name.includes("third.hf")));
+  cli("job", "pace", tank, String(rebuild.id), "1");
+  const isPaused = () => (list("job").find((it) => it.id === rebuild.id) || {}).is_paused;
+  await has("#jobs td", "rebuilding " + third);
+  await has("#jobs td", "running");
+  await shoot("job");
+  await press("Pause " + rebuild.name + " of " + mine);
+  await has("#jobs td", "paused");
+  assert.strictEqual(isPaused(), true);
+  await press("Resume " + rebuild.name + " of " + mine);
+  await has("#jobs td", "running");
+  assert.strictEqual(isPaused(), false);
+  cli("job", "pace", tank, String(rebuild.id), "100");
+  await until("the rebuild has ended", () => device(third).state === "online");
+  assert.strictEqual(device(second).state, undefined);
+  await has("#pools td", third);
   // What lies on one device alone cannot be replaced.
-  assert.strictEqual(await page.locator("button[aria-label='Replace " + path.join(place, "rots.hf") + "']").count(), 0);
+  assert.strictEqual(await page.locator("button[aria-label='Replace " + rots + "']").count(), 0);
 
-  // A slow request, and what cannot be read, by file.
+  // A slow request, and what cannot be read: one line for a file.
+  await page.locator("summary", { hasText: "Slow requests" }).click();
   await has("#slow", "No request took 250 ms or longer.");
   await beSlow();
   await has("#slow td", "/rots");
   await has("#slow td", "127.0.0.1");
-  await rot();
+  await rot(rots, "rots", 2);
   for (let time = 0; time < 2; time += 1) assert(await ran("nfs-cat", urlOf("rotten")), "what has rotted is read");
   await has("#events li b", "/rotten");
-  await has("#events li", "error, 2 times");
-  const told = (await page.locator("#events li").allTextContents()).filter((text) => text.includes("rotten"));
-  assert(told.length === 1 && told[0].includes("rots, root:/rotten, bytes 0 to 65535"), "what rotted is told as: " + told);
-
-  // Files of equal path are told apart by pool and fileset.
-  const [one, another] = await (await fetch(base + "api/v1/pools", { headers: { Authorization: "Bearer " + token } })).json();
+  await has("#events li", "(2 times)");
+  const told = (await page.locator("#events li").allTextContents()).filter((text) => text.includes("/rotten"));
+  assert(told.length === 1 && told[0].includes("rots:root/rotten, bytes 0 to 65,535"), "what rotted is told as: " + told);
+  // Files of equal path are told apart by pool and fileset. A notice that fails is a warning.
   const now = Math.floor(Date.now() / 1000);
   const alike = [[one.id, "root"], [another.id, "root"], [one.id, "home"], [one.id, "home"]]
     .map(([pool, fileset]) => ({ seconds: now, is_error: true, text: "it is bad", pool, fileset, path: "/same", bytes: [0, 4095] }));
+  alike.push({ seconds: now, is_error: false, text: "`top` shows <b>it</b> (slot 3)" });
+  alike.push({ seconds: now, is_error: true, text: "a notice is not told: no route", pool: rots });
   await page.route("**/api/v1/events", (route) => route.fulfill({ json: alike }));
-  await has("#events li b", "home:/same");
+  await has("#events li b", mine + ":home/same");
   const apart = (await page.locator("#events li b").allTextContents()).sort();
-  assert.deepStrictEqual(apart, ["<b>pool</b>, home:/same", "<b>pool</b>, root:/same", "rots, root:/same"]);
+  assert.deepStrictEqual(apart, [mine + ":home/same", mine + ":root/same", "rots", "rots:root/same"]);
+  await has("#events li", "top shows <b>it</b> (slot 3).");
+  await has("#warnings li", "1 notice could not be delivered in the last day");
   await page.unroute("**/api/v1/events");
 
-  // Two samples, so that there is a line.
+  // Two samples, so that there is a line. Bytes are read and written, so there are bytes a second.
   for (let count = 0; count < 3; count += 1) {
     for (let call = 0; call < 300; call += 1) client.write(nullCall());
+    assert.strictEqual(await copyIn(at("rotten"), "copy" + count), null);
+    assert.strictEqual(await ran("nfs-cat", urlOf("copy" + count)), null);
     await page.waitForTimeout(5000);
   }
   await page.waitForTimeout(6500);
-  assert((await page.locator("#latency-text").textContent()).includes("99 of 100 within"));
-  const drawn = await page.locator("#rate path.one").getAttribute("d");
+  const legends = await page.locator("#charts .legend").allTextContents();
+  assert(/read .*\/swritten .*\/s/.test(legends[0]), "throughput: " + legends);
+  const history = await (await fetch(base + "api/v1/history", { headers })).json();
+  for (const kind of ["read_rate_bytes", "write_rate_bytes"]) assert(history.some((it) => it[kind] * 5 >= 65536), kind + " counts no bytes");
+  const drawn = await page.locator("#charts path.one").first().getAttribute("d");
   assert(drawn && drawn.includes("L"), "no line is drawn: " + drawn);
-  const shoot = async (name) => {
-    await page.evaluate(() => { document.activeElement.blur(); scrollTo(0, 0); });
-    await page.screenshot({ path: path.join(shots, name + ".png"), fullPage: true });
-  };
+  await page.locator("#charts svg").first().hover();
+  assert.strictEqual(await page.locator("#charts line.at").count(), 1, "nothing shows what the pointer is on");
+  await page.mouse.move(0, 0);
   await shoot("light");
   await page.emulateMedia({ colorScheme: "dark" });
   await shoot("dark");
   await page.emulateMedia({ colorScheme: "light" });
-  await page.setViewportSize({ width: 390, height: 844 });
-  await page.waitForTimeout(5500);
-  await shoot("phone");
-  const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-  assert(wide <= 0, "the page is " + wide + " pixels wider than a phone");
+  for (const width of [390, 360]) {
+    await page.setViewportSize({ width, height: 844 });
+    await page.waitForTimeout(300);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    assert(wide <= 0, "the page is " + wide + " pixels wider than a phone of " + width);
+    if (width === 390) await shoot("phone");
+  }
+  await press("Snapshot of home");
+  await shoot("phone-dialog", false);
+  await page.keyboard.press("Escape");
   // Everything that can be pressed has a name and is large enough for a finger.
   const small = await page.evaluate(() => Array.from(document.querySelectorAll("button, input, select, textarea, summary"))
     .filter((it) => it.offsetParent && it.type !== "checkbox" && it.getBoundingClientRect().height < 28).map((it) => it.outerHTML));
   assert.deepStrictEqual(small, []);
 
   // A page of another site, with the token: its browser gives it nothing, and changes nothing.
-  const other = http.createServer((_, response) => { response.setHeader("content-type", "text/html"); response.end("<!doctype html>"); });
-  await new Promise((done) => other.listen(0, "127.0.0.1", done));
+  const site = http.createServer((_, response) => { response.setHeader("content-type", "text/html"); response.end("<!doctype html>"); });
+  await new Promise((done) => site.listen(0, "127.0.0.1", done));
   const hostile = await context.newPage();
-  await hostile.goto("http://127.0.0.1:" + other.address().port + "/");
+  await hostile.goto("http://127.0.0.1:" + site.address().port + "/");
   const got = await hostile.evaluate(async ([base, token]) => {
     const tries = [];
     const pools = base + "api/v1/pools";
@@ -306,9 +480,9 @@ async function main() {
   }, [base, token]);
   for (const what of got) assert(what === "refused" || what === "opaque ", "a page of another site got: " + what);
   await hostile.close();
-  assert.strictEqual(await page.locator("#filesets td", { hasText: "stolen" }).count(), 0);
+  assert(!named("fileset", "stolen"), "a page of another site made a fileset");
   const framed = await context.newPage();
-  await framed.goto("http://127.0.0.1:" + other.address().port + "/");
+  await framed.goto("http://127.0.0.1:" + site.address().port + "/");
   await framed.evaluate((base) => { const frame = document.createElement("iframe"); frame.src = base; document.body.append(frame); }, base);
   await framed.waitForTimeout(1000);
   const inside = framed.frames().find((frame) => frame.url().startsWith(base));
@@ -318,9 +492,10 @@ async function main() {
   assert.deepStrictEqual(elsewhere, [], "the page asked others");
   await page.locator("#leave").click();
   assert(await page.locator("#main").isHidden());
+  assert.strictEqual(await page.locator("#pools section, #exports td").count(), 0, "facts stay in the page");
   assert.strictEqual(await page.evaluate(() => sessionStorage.length), 0);
   await browser.close();
-  other.close();
+  site.close();
   client.destroy();
   console.log("The dashboard does what it should; screenshots are in " + shots + ".");
 }

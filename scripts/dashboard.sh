@@ -31,9 +31,9 @@ server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; wait; rm -rf "$place"' EXIT
 export HOLDFAST_RUN_DIR=$place/run
 "$program" create --group "mirror:$place/pool.hf,$place/second.hf" --size 1G \
-    --label '<b>pool</b>' >/dev/null
+    --name '<b>pool' >/dev/null
 # What rots in this one is lost: it has one copy.
-"$program" create "$place/rots.hf" --size 1G --label rots >/dev/null
+"$program" create "$place/rots.hf" --size 1G --name rots >/dev/null
 "$program" --json serve "$place/pool.hf" "$place/rots.hf" --nfs 127.0.0.1:0 --listen 127.0.0.1:0 \
     --state "$place/state" --log-file "$place/log" >"$place/said" &
 server=$!
@@ -43,13 +43,15 @@ for _ in $(seq 300); do
     sleep 0.1
 done
 "$program" fileset create "$place/pool.hf:home" >/dev/null
+"$program" fileset create "$place/pool.hf:data" >/dev/null
+"$program" export add "$place/pool.hf:data" /data --rw --squash none --insecure >/dev/null
 "$program" fileset create "$place/pool.hf:home/ann" block=64K >/dev/null
-"$program" clone create "$place/pool.hf:home@monday" >/dev/null
+"$program" snapshot create "$place/pool.hf:home@monday" >/dev/null
 "$program" export add "$place/pool.hf:home" /home --to 10.0.0.0/8,fd00::/8 --rw >/dev/null
 "$program" schedule set "$place/pool.hf:home" hourly=24,daily=7 >/dev/null
 "$program" export add "$place/rots.hf" /rots --rw --squash none --insecure >/dev/null
 NODE_PATH=$WORK/node_modules node scripts/dashboard.cjs "$place/said" "$place/state/token" "$WORK" \
-    "$(command -v chromium)" "$place" "$server"
+    "$(command -v chromium)" "$place" "$server" "$program"
 kill "$server"
 wait "$server"
 server=

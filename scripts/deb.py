@@ -112,6 +112,8 @@ def check(program):
         others = [f"/usr/lib/systemd/system/{unit}" for unit in UNITS]
         others += [f"/usr/share/man/man1/holdfast-{it}.1" for it in commands if it != "help"]
         others += ["/usr/share/man/man1/holdfast.1",
+                   "/usr/share/man/man5/holdfast.toml.5",
+                   "/usr/share/man/man8/mount.holdfast.8",
                    "/usr/share/bash-completion/completions/holdfast",
                    "/usr/share/zsh/vendor-completions/_holdfast",
                    "/usr/share/fish/vendor_completions.d/holdfast.fish",

@@ -19,8 +19,8 @@ for archive in fetched/*.tgz fetched/*.tar.gz; do
     count=$((count + 1)); rm -rf pool.hf tar out plain.tar; mkdir tar
     gzip -dc "$archive" >plain.tar
     tar --numeric-owner -C tar -xpf plain.tar
-    "$HOLDFAST" create pool.hf --size 1G >/dev/null && "$HOLDFAST" import plain.tar pool.hf --verify >told 2>&1 &&
-        "$HOLDFAST" export-tree pool.hf out >>told 2>&1
+    "$HOLDFAST" create pool.hf --size 1G >/dev/null && "$HOLDFAST" copy-in plain.tar pool.hf --verify >told 2>&1 &&
+        "$HOLDFAST" copy-out pool.hf out >>told 2>&1
     code=$?
     # GNU tar sets the time of a directory when it leaves it, and a package that comes back to it changes that: not compared.
     list() { (cd "$1" && find . -mindepth 1 \( -type d -printf '%P d %m %U %G\n' \) -o -printf '%P %y %m %U %G %T@ %l\n' | sort); }

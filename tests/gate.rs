@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use runtime::sync::{Condvar, Mutex};
 use storage::device::{
-    Completion, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, PendingRequest, Purpose,
-    RequestKind, Ticket,
+    Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, MemoryDevice,
+    PendingRequest, RequestKind, Ticket,
 };
 
 /// What keeps writes and flushes from returning.
@@ -57,7 +57,7 @@ impl GateDevice {
 struct Gated(Arc<Gate>, Ticket);
 
 impl PendingRequest for Gated {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
         let Gated(gate, ticket) = *self;
         let mut is_shut = gate.is_shut.lock();
         while *is_shut {
@@ -72,7 +72,7 @@ impl Device for GateDevice {
         self.inner.info()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         match operation.kind() {
             RequestKind::Read | RequestKind::Discard => self.inner.submit(purpose, operation),
             RequestKind::Write | RequestKind::Flush => {

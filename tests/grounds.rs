@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Times, walk};
@@ -40,9 +40,9 @@ const POOL_BYTES: u64 = 48 << 20;
 /// Makes a pool in memory and opens it.
 fn new_pool(clock: &Arc<ManualClock>) -> (SharedDevice, Pool) {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
-    let pool = Pool::open(Arc::clone(&device), clock.clone(), OpenOptions::default());
+    let pool = Pool::open(Arc::clone(&device), clock.clone(), PoolOpenOptions::default());
     (device, pool.expect("a new pool opens"))
 }
 
@@ -52,7 +52,7 @@ fn expect_clean(device: &SharedDevice, pool: &Pool) {
         if what == "closed" {
             pool.close().expect("the pool closes");
         }
-        let report = check::run(Arc::clone(device), check::Options::default(), &mut |_| ());
+        let report = check::run(Arc::clone(device), check::CheckOptions::default(), &mut |_| ());
         assert!(report.is_clean(), "{what} pool: {}", report.to_text());
     }
 }

@@ -11,7 +11,7 @@ pub mod soak;
 
 use std::fmt::Write as _;
 
-use engine::vnode::api::{Attr, Caller, FileSystem, FsError, FsResult, Ino, StatFs};
+use engine::api::{Attr, Caller, FileSystem, FsError, FsResult, Ino, StatFs};
 use testkit::canon::Times;
 use testkit::ops::{Outcome, Place, Session, Step};
 

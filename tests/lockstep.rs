@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use engine::alloc::policy::placement;
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, FsResult, Ino, NewInode};
-use engine::{CreateOptions, DiscardOptions, FilesOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, FsError, FsResult, Ino, NewInode};
+use engine::{DiscardOptions, FilesOptions, Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::{MemoryDevice, SharedDevice};
@@ -67,7 +67,7 @@ pub fn run(subject: Subject, seed: u64, history: &[Step]) -> Result<(), Failure>
     let random = RefCell::new(Prng::from_seed(seed));
     let is_plain = subject == Subject::Plain;
     let create = if is_plain {
-        CreateOptions::new(POOL_BYTES, [7; 64])
+        PoolCreateOptions::new(POOL_BYTES, [7; 64])
     } else {
         create_options(&mut random.borrow_mut())
     };
@@ -75,8 +75,11 @@ pub fn run(subject: Subject, seed: u64, history: &[Step]) -> Result<(), Failure>
     Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
     let mut done = 0;
     for life in lives(subject, history) {
-        let options =
-            if is_plain { OpenOptions::default() } else { open_options(&mut random.borrow_mut()) };
+        let options = if is_plain {
+            PoolOpenOptions::default()
+        } else {
+            open_options(&mut random.borrow_mut())
+        };
         let step_count = done + life.len();
         let fail = |text: String| Failure { step_count, text };
         let pool = Pool::open(Arc::clone(&device), clock.clone(), options)
@@ -142,7 +145,7 @@ fn end_life(
 }
 
 fn expect_clean(what: &str, device: &SharedDevice) -> Result<(), String> {
-    let report = check::run(Arc::clone(device), check::Options::default(), &mut |_| ());
+    let report = check::run(Arc::clone(device), check::CheckOptions::default(), &mut |_| ());
     if report.is_clean() { Ok(()) } else { Err(format!("{what} pool: {}", report.to_text())) }
 }
 
@@ -160,8 +163,8 @@ fn choose<T: Copy>(random: &mut Prng, from: &[T]) -> T {
     from[usize::try_from(random.below(count)).expect("a few")]
 }
 
-pub(crate) fn create_options(random: &mut Prng) -> CreateOptions {
-    let mut options = CreateOptions::new(POOL_BYTES, [7; 64]);
+pub(crate) fn create_options(random: &mut Prng) -> PoolCreateOptions {
+    let mut options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     options.geometry.fragment_bytes = choose(random, &[1024, 2048, 4096]);
     options.geometry.segment_bytes = Some(choose(random, &[256 << 10, 512 << 10, 1 << 20]));
     options.geometry.group_bytes = Some(choose(random, &[16 << 20, 32 << 20]));
@@ -170,10 +173,10 @@ pub(crate) fn create_options(random: &mut Prng) -> CreateOptions {
     options
 }
 
-pub(crate) fn open_options(random: &mut Prng) -> OpenOptions {
+pub(crate) fn open_options(random: &mut Prng) -> PoolOpenOptions {
     let name = choose(random, &["log", "ffs", "hotspot"]);
-    let default = OpenOptions::default();
-    OpenOptions {
+    let default = PoolOpenOptions::default();
+    PoolOpenOptions {
         cache_bytes: choose(random, &[1 << 20, 2 << 20, 64 << 20]),
         placement: placement(name).expect("there are these three"),
         files: FilesOptions {
@@ -205,7 +208,7 @@ pub fn run_full(seed: u64, history: &[Step]) -> Result<u64, Failure> {
     let mut random = Prng::from_seed(seed);
     let fail = |text: String| Failure { step_count: history.len(), text };
     let device: SharedDevice = MemoryDevice::new("memory", FULL_POOL_BYTES);
-    let mut create = CreateOptions::new(FULL_POOL_BYTES, [7; 64]);
+    let mut create = PoolCreateOptions::new(FULL_POOL_BYTES, [7; 64]);
     create.geometry.fragment_bytes = choose(&mut random, &[1024, 2048, 4096]);
     Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
     let open = |random: &mut Prng| {

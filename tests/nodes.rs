@@ -1,17 +1,18 @@
-//! Filesets and clones against a reference of whole trees, step by step.
+//! Filesets and snapshots against a reference of whole trees, step by step.
 //!
-//! The reference of a clone is a copy of a tree: so what it holds says nothing of how the engine
+//! The reference of a snapshot is a copy of a tree: so what it holds says nothing of how the engine
 //! shares it. After each step on one fileset what that step was about is compared there, and at
-//! the same path in every clone and in every other fileset, where nothing may have changed; after
-//! each change of filesets and clones, and around each opening, all trees are compared whole, and
-//! so is the list of them. Power cuts come behind a sync; for those in the midst of something see
+//! the same path in every snapshot and in every other fileset, where nothing may have changed;
+//! after each change of filesets and snapshots, and around each opening, all trees are compared
+//! whole, and so is the list of them. Power cuts come behind a sync; for those in the midst of
+//! something see
 //! [`testkit::families`].
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino};
-use engine::{OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino};
+use engine::{Pool, PoolOpenOptions};
 use format::fileset::FilesetName;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
@@ -30,7 +31,7 @@ use crate::lockstep::{POOL_BYTES, background, create_options, open_options};
 /// Steps on one fileset before another is chosen, at least, and how many more there may be.
 const STEPS_MIN: u64 = 6;
 const STEPS_MORE: u64 = 24;
-/// One step in so many is about filesets and clones.
+/// One step in so many is about filesets and snapshots.
 const NODE_ONE_IN: u64 = 7;
 /// One change of the fileset that is worked on in so many is a new opening of the pool.
 const OPEN_ONE_IN: u64 = 4;
@@ -40,8 +41,8 @@ const CLEAN_ONE_IN: u64 = 48;
 const STEP_NS: u64 = 20_000_000;
 /// Bytes that are read of each other node at the place of a write.
 const NEAR_BYTES: usize = 8 << 10;
-/// The directory of clones.
-const CLONES: &[u8] = b".clones";
+/// The directory of snapshots.
+const SNAPSHOTS: &[u8] = b".snapshots";
 
 /// One line of a history. What makes no sense where it stands is passed over, so that a history
 /// can be made short.
@@ -51,7 +52,7 @@ pub enum Event {
     Seat(String),
     /// A step on it.
     File(Step),
-    /// A step on filesets and clones.
+    /// A step on filesets and snapshots.
     Node(NodeOp),
     /// The pool is closed, or lost after a sync, and this fileset mounted.
     Open {
@@ -177,7 +178,7 @@ impl Lives {
         let device = SimDevice::open(image, sim_options(&mut self.random));
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
         let fileset: Option<FilesetName> = Some(words("a name", self.main.parse())?);
-        let options = OpenOptions { fileset, ..open_options(&mut self.random) };
+        let options = PoolOpenOptions { fileset, ..open_options(&mut self.random) };
         let clock = Arc::<ManualClock>::clone(&self.clock);
         let pool = words("it does not open", Pool::open(Arc::clone(&shared), clock, options))?;
         self.compare_all(&pool, "after it was opened")?;
@@ -207,7 +208,7 @@ impl Lives {
         }
         let image = if is_lost { device.crash_image(&mut self.random) } else { device.image() };
         let left: SharedDevice = SimDevice::open(image.clone(), SimOptions::default());
-        let report = check::run(left, check::Options::default(), &mut |_| ());
+        let report = check::run(left, check::CheckOptions::default(), &mut |_| ());
         if report.is_clean() { Ok(image) } else { Err(report.to_text()) }
     }
 
@@ -215,7 +216,7 @@ impl Lives {
         words(when, compare_lists(pool, &self.world))?;
         for (id, _) in self.world.nodes() {
             let held = words(when, compare(pool, &self.world, id, Times::Changes))?;
-            pool.release_fileset(held);
+            pool.fileset_admin().release_fileset(held);
         }
         Ok(())
     }
@@ -237,7 +238,7 @@ impl Lives {
         let model = Arc::new(self.world.node(id).expect("it was found").model.reopened());
         self.world.set_model(id, Arc::clone(&model));
         self.work(pool, seat, (&model, root), events)?;
-        pool.release_fileset(held);
+        pool.fileset_admin().release_fileset(held);
         Ok(())
     }
 
@@ -313,8 +314,8 @@ impl Lives {
         Ok(())
     }
 
-    /// What a step on one fileset was about is elsewhere what it was. Clones of that fileset are
-    /// entered by its directory of clones half of the time, others by name.
+    /// What a step on one fileset was about is elsewhere what it was. Snapshots of that fileset are
+    /// entered by its directory of snapshots half of the time, others by name.
     fn compare_others(
         &mut self,
         pool: &Pool,
@@ -352,7 +353,7 @@ impl Lives {
                 }
             }
             match held {
-                Some(held) => pool.release_fileset(held),
+                Some(held) => pool.fileset_admin().release_fileset(held),
                 None => pool.forget(at, 1),
             }
         }
@@ -364,12 +365,12 @@ fn probed(session: &Session<'_>, place: &Place) -> Option<CanonAttr> {
     session.probe(place).map(|attr| CanonAttr::of(&attr, Times::Changes))
 }
 
-/// The root of a clone, as its fileset's directory of clones leads to it.
-fn by_directory(pool: &Pool, root: Ino, clone: &str) -> Result<Ino, String> {
+/// The root of a snapshot, as its fileset's directory of snapshots leads to it.
+fn by_directory(pool: &Pool, root: Ino, snapshot: &str) -> Result<Ino, String> {
     let caller = Caller::root();
-    let clones = words(".clones", pool.lookup(&caller, root, CLONES))?;
-    let found = words(clone, pool.lookup(&caller, clones.ino, clone.as_bytes()));
-    pool.forget(clones.ino, 1);
+    let snapshots = words(".snapshots", pool.lookup(&caller, root, SNAPSHOTS))?;
+    let found = words(snapshot, pool.lookup(&caller, snapshots.ino, snapshot.as_bytes()));
+    pool.forget(snapshots.ino, 1);
     found.map(|attr| attr.ino)
 }
 

@@ -6,10 +6,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    Attr, Caller, FileKind, FileSystem, Ino, NewInode, SetAttr, SetTime, XattrMode,
-};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Attr, Caller, FileKind, FileSystem, Ino, NewInode, SetAttr, SetTime, XattrMode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::SystemClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
@@ -78,9 +76,9 @@ fn main() {
     let count: u64 = arguments.next().and_then(|text| text.parse().ok()).expect("a count");
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
     let clock = Arc::new(SystemClock::new());
-    Pool::create(&device, clock.as_ref(), &CreateOptions::new(POOL_BYTES, [1; 64]))
+    Pool::create(&device, clock.as_ref(), &PoolCreateOptions::new(POOL_BYTES, [1; 64]))
         .expect("a pool fits");
-    let pool = Pool::open(device, clock, OpenOptions::default()).expect("a new pool opens");
+    let pool = Pool::open(device, clock, PoolOpenOptions::default()).expect("a new pool opens");
     let caller = Caller::checked(7, 7, vec![100]);
     let bench = Bench { pool, caller };
     let mut at = bench.pool.root();

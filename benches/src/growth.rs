@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::SystemClock;
 use rustix::time::{ClockId, clock_gettime};
 use storage::device::{CountingDevice, MemoryDevice, SharedDevice};
@@ -84,9 +84,9 @@ fn main() {
     let counting = CountingDevice::new(MemoryDevice::new("memory", POOL_BYTES));
     let device: SharedDevice = Arc::<CountingDevice>::clone(&counting);
     let clock = Arc::new(SystemClock::new());
-    Pool::create(&device, clock.as_ref(), &CreateOptions::new(POOL_BYTES, [1; 64]))
+    Pool::create(&device, clock.as_ref(), &PoolCreateOptions::new(POOL_BYTES, [1; 64]))
         .expect("a pool fits");
-    let pool = Pool::open(device, clock, OpenOptions::default()).expect("a new pool opens");
+    let pool = Pool::open(device, clock, PoolOpenOptions::default()).expect("a new pool opens");
     let mut files = 0;
     let mut first = None;
     println!("| files | create | lookup, warm | unlink | ratios | pages read |");

@@ -11,15 +11,13 @@
 //! that stands still, a pool whose identity is fixed: two runs differ by what the standard
 //! library's hash maps draw at random, and by nothing else that a commit did not change.
 //!
-//! Not here: how long anything takes (`holdfast bench`), promised budgets (`tests/budget`).
+//! Not here: how long anything takes (`holdfast-lab bench`), promised budgets (`tests/budget`).
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    Caller, Data, FileKind, FileSystem, Ino, NewInode, RenameMode, Stability,
-};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, Stability, WriteData};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::{AlignedBuffer, CountingDevice, MemoryDevice, RequestKind, SharedDevice};
@@ -85,7 +83,7 @@ impl Ground {
     fn new() -> Ground {
         let device = CountingDevice::new(MemoryDevice::new("memory", POOL_BYTES));
         let ground = Ground { device };
-        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        let options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
         Pool::create(&ground.shared(), &ManualClock::new(), &options).expect("a pool fits");
         ground
     }
@@ -101,7 +99,7 @@ impl Ground {
 
 fn open(device: SharedDevice) -> Pool {
     let clock = Arc::new(ManualClock::new());
-    Pool::open(device, clock, OpenOptions::default()).expect("the pool opens")
+    Pool::open(device, clock, PoolOpenOptions::default()).expect("the pool opens")
 }
 
 /// The one function in which instructions are counted. Its name is known to `xtask`.
@@ -270,7 +268,7 @@ fn write_16k(ground: &Ground) -> Prepared {
 /// Writes the file from its front to [`LONG_WRITES`] MiB, as a stream, and syncs it.
 fn write_long(pool: &Pool, ino: Ino) {
     for number in 0..LONG_WRITES {
-        let data = Data::Shared(AlignedBuffer::zeroed(1 << 20).into());
+        let data = WriteData::Shared(AlignedBuffer::zeroed(1 << 20).into());
         let written =
             pool.write_some(&Caller::root(), ino, number << 20, &data, Stability::Unstable, None);
         assert_eq!(written, Ok(data.len()), "there is room");

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::SystemClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
@@ -34,9 +34,9 @@ fn main() {
     let files: u64 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(200_000);
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
     let clock = Arc::new(SystemClock::new());
-    Pool::create(&device, clock.as_ref(), &CreateOptions::new(POOL_BYTES, [1; 64]))
+    Pool::create(&device, clock.as_ref(), &PoolCreateOptions::new(POOL_BYTES, [1; 64]))
         .expect("a pool fits");
-    let pool = Pool::open(device, clock, OpenOptions::default()).expect("a new pool opens");
+    let pool = Pool::open(device, clock, PoolOpenOptions::default()).expect("a new pool opens");
     let (root, caller) = (pool.root(), Caller::root());
     let new = NewInode::new(FileKind::Regular, 0o644);
     let name = |number: u64| format!("file-{number:08}").into_bytes();

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::SystemClock;
 use storage::device::{FileDevice, FileOptions, SharedDevice};
 
@@ -75,9 +75,9 @@ fn main() -> ExitCode {
     let device: SharedDevice =
         FileDevice::create(&path, POOL_BYTES, FileOptions::default()).expect("a new file");
     let clock = Arc::new(SystemClock::new());
-    Pool::create(&device, clock.as_ref(), &CreateOptions::new(POOL_BYTES, [1; 64]))
+    Pool::create(&device, clock.as_ref(), &PoolCreateOptions::new(POOL_BYTES, [1; 64]))
         .expect("a pool fits");
-    let options = OpenOptions::default();
+    let options = PoolOpenOptions::default();
     let cache_bytes = u64::try_from(options.cache_bytes).expect("64 bits");
     let pool = Pool::open(device, clock, options).expect("a new pool opens");
 

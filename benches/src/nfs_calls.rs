@@ -15,9 +15,9 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
-use engine::vnode::api::FileSystem;
-use engine::{CreateOptions, OpenOptions, Pool};
-use front::nfs::{Export, HandleKey, Server, ServerOptions, Service};
+use engine::api::FileSystem;
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
+use front::nfs::{Export, HandleKey, NfsServer, ServerOptions, Service};
 use runtime::clock::SystemClock;
 use storage::device::{FileDevice, FileOptions, MemoryDevice, SharedDevice};
 
@@ -133,11 +133,11 @@ fn device_of(path: Option<&str>) -> SharedDevice {
     FileDevice::open(Path::new(path), FileOptions::default()).expect("it opens")
 }
 
-fn serve(path: Option<&str>) -> (Arc<Pool>, Server, SocketAddr) {
+fn serve(path: Option<&str>) -> (Arc<Pool>, NfsServer, SocketAddr) {
     let device = device_of(path);
-    Pool::create(&device, &SystemClock::new(), &CreateOptions::new(POOL_BYTES, [3; 64]))
+    Pool::create(&device, &SystemClock::new(), &PoolCreateOptions::new(POOL_BYTES, [3; 64]))
         .expect("a pool fits");
-    let pool = Pool::open(device, Arc::new(SystemClock::new()), OpenOptions::default());
+    let pool = Pool::open(device, Arc::new(SystemClock::new()), PoolOpenOptions::default());
     let pool = Arc::new(pool.expect("it opens"));
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let address = listener.local_addr().expect("it has one");
@@ -146,7 +146,7 @@ fn serve(path: Option<&str>) -> (Arc<Pool>, Server, SocketAddr) {
     let rules = "/:rw,squash=none,insecure".parse().expect("it is one");
     service.add(Export::new(rules, fs).expect("it is there")).expect("it is the first");
     let options = ServerOptions::default();
-    (pool, Server::start(service, vec![listener], &options).expect("it starts"), address)
+    (pool, NfsServer::start(service, vec![listener], &options).expect("it starts"), address)
 }
 
 /// What is asked, and how much of it.

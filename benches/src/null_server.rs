@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use engine::vnode::api::{
-    Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid,
-    FsError, FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime, Stability,
-    StatFs, Timestamp, XattrMode,
+use engine::api::{
+    AccessRights, Attr, AttributeChange, Caller, DirEntry, Fallocate, FileHandle, FileKind,
+    FileSystem, FilesetUuid, FsError, FsResult, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime,
+    Stability, StatFs, Timestamp, WriteData, XattrMode,
 };
 use front::fuse::{MountOptions, StopSignals};
-use front::nfs::{Export, HandleKey, Server, ServerOptions, Service};
+use front::nfs::{Export, HandleKey, NfsServer, ServerOptions, Service};
 
 const ROOT: Ino = Ino(1);
 const BORN: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 0 };
@@ -110,7 +110,7 @@ impl FileSystem for Null {
         1
     }
 
-    fn resolve(&self, _: &Caller, handle: Handle) -> FsResult<Attr> {
+    fn resolve(&self, _: &Caller, handle: FileHandle) -> FsResult<Attr> {
         self.state().attr(handle.ino)
     }
 
@@ -133,15 +133,15 @@ impl FileSystem for Null {
         self.state().attr(ino)
     }
 
-    fn access(&self, _: &Caller, _: Ino) -> FsResult<Access> {
-        Ok(Access { reads: true, writes: true, executes: true })
+    fn access(&self, _: &Caller, _: Ino) -> FsResult<AccessRights> {
+        Ok(AccessRights { reads: true, writes: true, executes: true })
     }
     fn setattr(
         &self,
         _: &Caller,
         ino: Ino,
         change: &SetAttr,
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let mut state = self.state();
         let attr = state.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
@@ -160,7 +160,7 @@ impl FileSystem for Null {
         parent: Ino,
         name: &[u8],
         new: NewInode,
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let ino = Ino(self.next.fetch_add(1, Ordering::Relaxed));
         let mut state = self.state();
@@ -184,7 +184,7 @@ impl FileSystem for Null {
         _: &[u8],
         _: &[u8],
         _: NewInode,
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         Err(FsError::NotSupported)
     }
@@ -199,7 +199,7 @@ impl FileSystem for Null {
         ino: Ino,
         parent: Ino,
         name: &[u8],
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let mut state = self.state();
         state.names(parent)?.insert(name.to_vec(), ino);
@@ -208,11 +208,23 @@ impl FileSystem for Null {
         Ok(attr.clone())
     }
 
-    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8], _: Option<&mut Around>) -> FsResult<()> {
+    fn unlink(
+        &self,
+        _: &Caller,
+        parent: Ino,
+        name: &[u8],
+        _: Option<&mut AttributeChange>,
+    ) -> FsResult<()> {
         self.state().drop_name(parent, name)
     }
 
-    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8], _: Option<&mut Around>) -> FsResult<()> {
+    fn rmdir(
+        &self,
+        _: &Caller,
+        parent: Ino,
+        name: &[u8],
+        _: Option<&mut AttributeChange>,
+    ) -> FsResult<()> {
         let mut state = self.state();
         let ino = *state.names(parent)?.get(name).ok_or(FsError::NotFound)?;
         if !state.names(ino)?.is_empty() {
@@ -227,7 +239,7 @@ impl FileSystem for Null {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         _: RenameMode,
-        _: Option<&mut [Around; 2]>,
+        _: Option<&mut [AttributeChange; 2]>,
     ) -> FsResult<()> {
         let mut state = self.state();
         let ino = state.names(source.0)?.remove(source.1).ok_or(FsError::NotFound)?;
@@ -264,9 +276,9 @@ impl FileSystem for Null {
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &Data<'_>,
+        data: &WriteData<'_>,
         _: Stability,
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<usize> {
         self.write(caller, ino, offset, data).map(|()| data.len())
     }
@@ -314,14 +326,20 @@ impl FileSystem for Null {
         _: &[u8],
         _: &[u8],
         _: XattrMode,
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         Err(FsError::NotSupported)
     }
     fn listxattr(&self, _: &Caller, _: Ino) -> FsResult<Vec<Vec<u8>>> {
         Err(FsError::NotSupported)
     }
-    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8], _: Option<&mut Around>) -> FsResult<()> {
+    fn removexattr(
+        &self,
+        _: &Caller,
+        _: Ino,
+        _: &[u8],
+        _: Option<&mut AttributeChange>,
+    ) -> FsResult<()> {
         Err(FsError::NotSupported)
     }
     fn tmpfile(&self, _: &Caller, _: Ino, _: NewInode) -> FsResult<Attr> {
@@ -358,7 +376,7 @@ fn serve_nfs(address: &str) {
     let fs: Arc<dyn FileSystem> = Arc::new(Null::new());
     service.add(Export::new(rules, fs).expect("it is there")).expect("it is the first");
     let options = ServerOptions::default();
-    let _server = Server::start(service, vec![listener], &options).expect("it starts");
+    let _server = NfsServer::start(service, vec![listener], &options).expect("it starts");
     println!("serving {address}");
     loop {
         std::thread::park();

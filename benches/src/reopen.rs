@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::SystemClock;
 use storage::device::{FileDevice, FileOptions, MemoryDevice, SharedDevice};
 
@@ -19,11 +19,11 @@ const ROUNDS: usize = 7;
 
 fn open(device: &SharedDevice) -> Pool {
     let clock = Arc::new(SystemClock::new());
-    Pool::open(Arc::clone(device), clock, OpenOptions::default()).expect("the pool opens")
+    Pool::open(Arc::clone(device), clock, PoolOpenOptions::default()).expect("the pool opens")
 }
 
 fn measure(name: &str, device: &SharedDevice) {
-    let create = CreateOptions::new(POOL_BYTES, [1; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [1; 64]);
     Pool::create(device, &SystemClock::new(), &create).expect("a pool fits");
     let new = NewInode::new(FileKind::Regular, 0o644);
     let mut number = 0;

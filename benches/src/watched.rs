@@ -19,8 +19,8 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::vnode::api::FileSystem;
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::FileSystem;
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use front::nfs::{Export, ExportRules, HandleKey, ReplySink, Service};
 use front::watch::Watch;
 use runtime::clock::ManualClock;
@@ -77,10 +77,10 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     Pool::create(&device, &ManualClock::new(), &options).expect("a pool fits");
     let clock = Arc::new(ManualClock::new());
-    let pool = Pool::open(device, clock, OpenOptions::default()).expect("it was just made");
+    let pool = Pool::open(device, clock, PoolOpenOptions::default()).expect("it was just made");
     let fs: Arc<dyn FileSystem> = Arc::new(pool);
     let service = Service::new(HandleKey([7; 16]), 0);
     let rules = ExportRules { needs_secure_port: false, ..ExportRules::new("/x") };

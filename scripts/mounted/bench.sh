@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `holdfast bench` on a mount, in process and in memory, beside a directory: every measure is there,
+# `holdfast-lab bench` on a mount, in process and in memory, beside a directory: every measure is there,
 # and nothing is left, neither at the end nor after a signal.
 . "$(dirname "$0")/lib.sh"
 is_ours || { NAME=bench; skip "the bench makes its own mounts"; }
@@ -7,7 +7,9 @@ begin bench
 
 BENCH=$WORK/bench
 mkdir "$BENCH" "$BENCH/place" "$BENCH/peer"
-bench=("$HOLDFAST" bench --scale 0.001 --place "$BENCH/place" --against "peer=$BENCH/peer")
+LAB=${LAB:-$ROOT/target/debug/holdfast-lab}
+export HOLDFAST
+bench=("$LAB" bench --scale 0.001 --place "$BENCH/place" --against "peer=$BENCH/peer")
 run() { timeout 300 "${bench[@]}" "$@"; }
 
 # Begins a run that takes long, and waits until its pool is mounted; $pid is the bench itself.
@@ -28,7 +30,7 @@ is_clean() {
 run --rounds 1 --threads 1,2 --out "$BENCH/out" >"$BENCH/log" 2>&1 \
     || { cat "$BENCH/log" >&2; fail "the bench fails"; }
 is_clean "a whole run"
-wanted=$("$HOLDFAST" bench --list | grep -c '^  ')
+wanted=$("$LAB" bench --list | grep -c '^  ')
 # Only a mount of the bench is checked; the caches of others the superuser alone can drop.
 declare -A lacking=([fuse]=0 [process]=2 [memory]=2 [peer]=$(($(id -u) ? 2 : 1)))
 for target in "${!lacking[@]}"; do

@@ -25,7 +25,7 @@ verify() {
     done
 }
 # Prints the line of disk group $1.
-group_line() { "$HOLDFAST" group list "$POOL" | grep "^$1 "; }
+group_line() { "$HOLDFAST" group list "$POOL" | grep "^ *$1 "; }
 # Prints the bytes that blocks of df have, of the kind $1: avail or size.
 space() { df --output="$1" -B1 "$MOUNT" | tail -1 | tr -d ' '; }
 
@@ -97,7 +97,7 @@ before=$(space avail)
 "$HOLDFAST" device add "$POOL" "$WORK/two.hf" --mirror "$POOL" --wait >/dev/null || fail "a mirror"
 "$HOLDFAST" group add "$POOL" "$DATA" --size "${MIB}M" >/dev/null || fail "a raid5 comes"
 [ "$(space avail)" -gt $((before + MIB * 1048576 * 3 / 2)) ] || fail "$(space avail) after $before"
-group_line 1 | grep -q "raid5 .*online .*data" || fail "$("$HOLDFAST" group list "$POOL")"
+group_line 1 | grep -q "raid5 .*data .*online" || fail "$("$HOLDFAST" group list "$POOL")"
 write_part beside_one
 cycle_pool
 verify "with a raid5 beside"

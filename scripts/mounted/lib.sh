@@ -86,7 +86,7 @@ begin_members() {
 }
 
 # Prints the state of a device of $POOL, named by a part of its path.
-state_of() { "$HOLDFAST" device list "$POOL" | grep -F "$1" | awk '{ print $2 }'; }
+state_of() { "$HOLDFAST" device list "$POOL" | grep -F "$1" | awk '{ print $4 }'; }
 is_state() { [ "$(state_of "$1")" = "$2" ] || fail "$1 is $(state_of "$1"), not $2"; }
 
 # wait_online DEVICE: waits until a job has made it whole.

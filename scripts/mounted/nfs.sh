@@ -47,7 +47,7 @@ for number in $(seq "$FILES"); do
 done
 (cd "$WORK/tree" && find . -type f -printf '%s %f\n' | sort) >"$WORK/names"
 "$HOLDFAST" create "$POOL" --size 1G >/dev/null
-"$HOLDFAST" import "$WORK/tree" "$POOL" >"$WORK/imported" 2>&1 || fail "no import: $(cat "$WORK/imported")"
+"$HOLDFAST" copy-in "$WORK/tree" "$POOL" >"$WORK/imported" 2>&1 || fail "no import: $(cat "$WORK/imported")"
 head -c 300000 /dev/urandom >"$WORK/bytes"
 serve
 
@@ -104,7 +104,7 @@ while read -r name; do
 done <"$WORK/promised"
 kill -TERM "$SERVER"
 wait "$SERVER" || fail "the server did not close its pool"
-"$HOLDFAST" export-tree "$POOL" "$WORK/out" >"$WORK/exported" 2>&1 || fail "no export: $(cat "$WORK/exported")"
+"$HOLDFAST" copy-out "$POOL" "$WORK/out" >"$WORK/exported" 2>&1 || fail "no export: $(cat "$WORK/exported")"
 for directory in "$WORK/tree"/*; do
     diff -r "$directory" "$WORK/out/${directory##*/}" || fail "the tree differs"
 done

@@ -80,7 +80,7 @@ fronts $((60 + ROUNDS)) rounds "$MOUNT/nfs" "nfs:$PORT:/n" --rounds "$ROUNDS"
 # A tree that is imported meanwhile, as mount and client see it.
 mkdir "$WORK/tree"
 fronts $((60 + ROUNDS)) imports "$MOUNT/nfs" "nfs:$PORT:/n" --rounds $((ROUNDS < 100 ? ROUNDS : 100)) \
-    --tree "$WORK/tree" --by "$HOLDFAST import $WORK/tree $POOL --path /nfs"
+    --tree "$WORK/tree" --by "$HOLDFAST copy-in $WORK/tree $POOL --path /nfs"
 timeout 60 "$HOLDFAST" unmount "$MOUNT" >/dev/null || fail "the mount beside the export cannot be unmounted"
 kill -TERM "$SERVER"
 wait "$SERVER" || fail "the server did not close its pool"

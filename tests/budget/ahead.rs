@@ -2,10 +2,10 @@
 //! ahead of its reader, and what is read together.
 
 use engine::ReadaheadCounts;
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino};
+use engine::api::{Caller, FileKind, FileSystem, Ino};
 use runtime::prng::Prng;
 use storage::counters::IoCounts;
-use storage::device::{Purpose, RequestKind};
+use storage::device::{IoPurpose, RequestKind};
 
 use super::{Counted, open};
 
@@ -23,7 +23,7 @@ struct DataReads {
 }
 
 fn data_reads(counts: &IoCounts) -> DataReads {
-    let count = counts.of(Purpose::Data, RequestKind::Read);
+    let count = counts.of(IoPurpose::Data, RequestKind::Read);
     DataReads { requests: count.requests, bytes: count.bytes }
 }
 

@@ -1,7 +1,7 @@
 //! What it costs to write a file from its front to its end, however short the writes are.
 
-use engine::vnode::api::{Caller, FileKind, FileSystem};
-use storage::device::{Purpose, RequestKind};
+use engine::api::{Caller, FileKind, FileSystem};
+use storage::device::{IoPurpose, RequestKind};
 
 use super::Counted;
 
@@ -25,8 +25,8 @@ fn appending_writes_each_block_once() {
             }
             counted.pool.sync().expect("there is room");
         });
-        let written = cost.of(Purpose::Data, RequestKind::Write).bytes
-            + cost.of(Purpose::Summary, RequestKind::Write).bytes;
+        let written = cost.of(IoPurpose::Data, RequestKind::Write).bytes
+            + cost.of(IoPurpose::Summary, RequestKind::Write).bytes;
         let thousandths = written * 1000 / BYTES;
         println!("{length} at a time, blocks of {}: {thousandths} thousandths", 1 << block_shift);
         // A block that finds the end of its segment begins again in the next one, where what it

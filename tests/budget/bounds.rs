@@ -1,15 +1,15 @@
 //! What is in memory stays within its bounds, whatever is asked. The bounds are listed in
-//! OPERATIONS.md, with the tests of those that are not here.
+//! BOUNDS.md, with the tests of those that are not here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
-use engine::{CreateOptions, DIRTY_FILES_MAX, OpenOptions, Pool, WRITES_IN_FLIGHT_MAX};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+use engine::{DIRTY_FILES_MAX, Pool, PoolCreateOptions, PoolOpenOptions, WRITES_IN_FLIGHT_MAX};
 use runtime::clock::ManualClock;
 use storage::device::{
-    Completion, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, PendingRequest, Purpose,
-    RequestKind, SharedDevice, Ticket,
+    Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, MemoryDevice,
+    PendingRequest, RequestKind, SharedDevice, Ticket,
 };
 
 const PAGE_BYTES: usize = 4096;
@@ -20,18 +20,18 @@ const ACTIVE_LOG_BYTES: u64 = 1 << 20;
 /// Pages that one operation and one checkpoint hold beside those that count.
 const PAGES_IN_USE: usize = 64;
 
-fn pool_on(device: &SharedDevice, bytes: u64, options: OpenOptions) -> Pool {
-    Pool::create(device, &ManualClock::new(), &CreateOptions::new(bytes, [3; 64]))
+fn pool_on(device: &SharedDevice, bytes: u64, options: PoolOpenOptions) -> Pool {
+    Pool::create(device, &ManualClock::new(), &PoolCreateOptions::new(bytes, [3; 64]))
         .expect("a pool fits");
     Pool::open(Arc::clone(device), Arc::new(ManualClock::new()), options).expect("a pool opens")
 }
 
-fn small_options() -> OpenOptions {
-    OpenOptions {
+fn small_options() -> PoolOpenOptions {
+    PoolOpenOptions {
         cache_bytes: CACHE_PAGES * PAGE_BYTES,
         dirty_pages: DIRTY_PAGES,
         active_log_bytes: ACTIVE_LOG_BYTES,
-        ..OpenOptions::default()
+        ..PoolOpenOptions::default()
     }
 }
 
@@ -87,7 +87,7 @@ fn pages_and_log_stay_within_their_bounds() {
 #[test]
 fn access_times_in_memory_are_bounded() {
     let device: SharedDevice = MemoryDevice::new("memory", 1 << 30);
-    let pool = pool_on(&device, 1 << 30, OpenOptions::default());
+    let pool = pool_on(&device, 1 << 30, PoolOpenOptions::default());
     let mut into = Vec::new();
     for number in 0..2 * DIRTY_FILES_MAX {
         let ino = make(&pool, &format!("file{number}"));
@@ -116,7 +116,7 @@ struct Counts {
 struct Counted(Arc<Counts>, Ticket);
 
 impl PendingRequest for Counted {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
         self.0.now.fetch_sub(1, Ordering::SeqCst);
         self.1.wait()
     }
@@ -127,8 +127,8 @@ impl Device for Waited {
         self.inner.info()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
-        if (purpose, operation.kind()) != (Purpose::Data, RequestKind::Write) {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
+        if (purpose, operation.kind()) != (IoPurpose::Data, RequestKind::Write) {
             return self.inner.submit(purpose, operation);
         }
         let now = self.counts.now.fetch_add(1, Ordering::SeqCst) + 1;
@@ -145,7 +145,7 @@ fn data_writes_in_flight_are_bounded() {
     let counts = Arc::new(Counts::default());
     let inner = MemoryDevice::new("memory", 1 << 30);
     let device: SharedDevice = Arc::new(Waited { inner, counts: Arc::clone(&counts) });
-    let pool = pool_on(&device, 1 << 30, OpenOptions::default());
+    let pool = pool_on(&device, 1 << 30, PoolOpenOptions::default());
     let ino = make(&pool, "stream");
     let chunk = vec![9; 1 << 20];
     for offset in (0..STREAM_BYTES).step_by(chunk.len()) {

@@ -31,7 +31,7 @@ fn a_check_of_small_files_reads_in_runs() {
     for (data, files_per_read) in [(true, 80), (false, 150)] {
         let before = device.counts();
         let shared: SharedDevice = Arc::<CountingDevice>::clone(&device);
-        let options = check::Options { data, ..check::Options::default() };
+        let options = check::CheckOptions { data, ..check::CheckOptions::default() };
         let report = check::run(shared, options, &mut |_| {});
         assert!(report.is_clean(), "{}", report.to_text());
         let cost = device.counts() - before;

@@ -1,9 +1,9 @@
 //! What cleaning costs, with nine of ten writes going to a tenth of the blocks, and with all blocks
 //! alike.
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, SetAttr};
+use engine::api::{Caller, FileKind, FileSystem, Ino, SetAttr};
 use runtime::prng::Prng;
-use storage::device::{Purpose, RequestKind};
+use storage::device::{IoPurpose, RequestKind};
 
 use super::Counted;
 
@@ -14,8 +14,8 @@ const BLOCK_BYTES: u64 = 16 << 10;
 const ROUNDS_BEFORE: u64 = 6;
 const ROUNDS: u64 = 4;
 
-/// Clones that are taken while the file is overwritten once.
-const CLONES: u8 = 50;
+/// Snapshots that are taken while the file is overwritten once.
+const SNAPSHOTS: u8 = 50;
 
 /// A file of as many blocks as fill `percent` of the data space.
 fn filled(counted: &Counted, percent: u64) -> (Ino, u64) {
@@ -85,8 +85,8 @@ fn amplification(pattern: Pattern, percent: u64) -> (u64, u64) {
     let writes = ROUNDS * blocks;
     let before = counted.pool.status().cleaner.since_mount;
     let cost = counted.cost(|| overwrite(&counted, ino, part, writes, &mut prng));
-    let written = cost.of(Purpose::Data, RequestKind::Write).bytes;
-    let read = cost.of(Purpose::Cleaner, RequestKind::Read).bytes;
+    let written = cost.of(IoPurpose::Data, RequestKind::Write).bytes;
+    let read = cost.of(IoPurpose::Cleaner, RequestKind::Read).bytes;
     // The gauge says what the device saw.
     let status = counted.pool.status();
     let after = status.cleaner.since_mount;
@@ -127,12 +127,12 @@ fn cleaning_at_nine_tenths_where_all_blocks_are_alike() {
     assert!(nine_tenths.0 <= 500, "{nine_tenths:?}");
 }
 
-/// Overwrites random blocks of 27 % of the data space while clones hold versions of them that
-/// take twice as much: data written in hundredths of what was given. Without clones the others are
-/// blocks of the same file that nobody overwrites.
-fn beside_clones(clones: u8) -> u64 {
+/// Overwrites random blocks of 27 % of the data space while snapshots hold versions of them that
+/// take twice as much: data written in hundredths of what was given. Without snapshots the others
+/// are blocks of the same file that nobody overwrites.
+fn beside_snapshots(snapshots: u8) -> u64 {
     let counted = Counted::new(POOL_BYTES / 2, 14);
-    let (percent, step) = if clones > 0 { (27, 1) } else { (81, 3) };
+    let (percent, step) = if snapshots > 0 { (27, 1) } else { (81, 3) };
     let (ino, blocks) = filled(&counted, percent);
     let overwritten = blocks / step;
     let mut prng = Prng::from_seed(7);
@@ -149,30 +149,34 @@ fn beside_clones(clones: u8) -> u64 {
         }
         counted.pool.sync().expect("nothing fails");
     };
-    for number in 0..clones {
-        overwrite(overwritten / u64::from(CLONES));
+    for number in 0..snapshots {
+        overwrite(overwritten / u64::from(SNAPSHOTS));
         let name = format::fileset::NamePart::new(&format!("c{number}")).expect("a name");
         let root = "root".parse().expect("a name");
-        counted.pool.create_clone(&root, &name, [number; 16]).expect("there is room");
+        counted
+            .pool
+            .fileset_admin()
+            .create_snapshot(&root, &name, [number; 16])
+            .expect("there is room");
     }
     overwrite(ROUNDS_BEFORE * overwritten);
     let writes = 2 * ROUNDS * overwritten;
     let before = counted.pool.status().cleaner.since_mount.moved_fragments;
     let cost = counted.cost(|| overwrite(writes));
-    let written = cost.of(Purpose::Data, RequestKind::Write).bytes * 100 / (writes * BLOCK_BYTES);
-    // Of the pool: what clones hold is in no fileset's `df`.
+    let written = cost.of(IoPurpose::Data, RequestKind::Write).bytes * 100 / (writes * BLOCK_BYTES);
+    // Of the pool: what snapshots hold is in no fileset's `df`.
     let space = counted.pool.status().space;
     let used = 100 * (space.used + space.promised) / space.capacity;
     let moved = counted.pool.status().cleaner.since_mount.moved_fragments - before;
-    println!("{clones} clones, {used} % used: written {written} %, {moved} fragments moved");
+    println!("{snapshots} snapshots, {used} % used: written {written} %, {moved} fragments moved");
     assert!((60..=85).contains(&used) && moved > 1000, "{used} % used, {moved} moved");
     written
 }
 
-/// Goal: a pool of which clones hold two thirds goes on, and cleaning costs about as much as
-/// without clones in a pool that is as full.
+/// Goal: a pool of which snapshots hold two thirds goes on, and cleaning costs about as much as
+/// without snapshots in a pool that is as full.
 #[test]
-fn cleaning_beside_clones_costs_about_what_it_costs_without() {
-    let (without, beside) = (beside_clones(0), beside_clones(CLONES));
-    assert!(beside <= without * 5 / 4, "{beside} beside clones, {without} without");
+fn cleaning_beside_snapshots_costs_about_what_it_costs_without() {
+    let (without, beside) = (beside_snapshots(0), beside_snapshots(SNAPSHOTS));
+    assert!(beside <= without * 5 / 4, "{beside} beside snapshots, {without} without");
 }

@@ -1,9 +1,9 @@
 //! What reading a tree of small files costs that nobody has read since the pool was opened.
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino};
+use engine::api::{Caller, FileKind, FileSystem, Ino};
 use runtime::prng::Prng;
 use storage::counters::IoCounts;
-use storage::device::{Purpose, RequestKind};
+use storage::device::{IoPurpose, RequestKind};
 
 use super::{Counted, open};
 
@@ -71,7 +71,7 @@ fn read_tree(counted: &Counted, at: Ino) -> u64 {
 
 /// Returns requests and bytes of the reads of file data.
 fn data_reads(counts: &IoCounts) -> (u64, u64) {
-    let count = counts.of(Purpose::Data, RequestKind::Read);
+    let count = counts.of(IoPurpose::Data, RequestKind::Read);
     (count.requests, count.bytes)
 }
 

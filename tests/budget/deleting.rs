@@ -1,6 +1,6 @@
-//! What deleting a clone reads: what it differs in, and not what is there.
+//! What deleting a snapshot reads: what it differs in, and not what is there.
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino};
+use engine::api::{Caller, FileKind, FileSystem, Ino};
 use format::fileset::NamePart;
 use runtime::prng::Prng;
 use storage::device::RequestKind;
@@ -10,7 +10,7 @@ use super::{Counted, open};
 const POOL_BYTES: u64 = 512 << 20;
 const DIRECTORIES: usize = 300;
 const FILES: usize = 200;
-/// Small enough to lie in the inode, so that all that a clone shares are pages.
+/// Small enough to lie in the inode, so that all that a snapshot shares are pages.
 const CONTENT_BYTES: usize = 40;
 /// Steps of the background within which a deletion has to end.
 const TICKS_MAX: usize = 1000;
@@ -24,23 +24,23 @@ fn write(counted: &Counted, ino: Ino, byte: u8) {
 fn pages(counted: Counted) -> (Counted, u64) {
     let device = counted.close();
     let shared: storage::device::SharedDevice = device.clone();
-    let report = check::run(shared, check::Options::default(), &mut |_| ());
+    let report = check::run(shared, check::CheckOptions::default(), &mut |_| ());
     assert!(report.is_clean(), "{}", report.to_text());
     let counted = open(&device);
     let bytes = report.totals.fragments << counted.pool.status().geometry.fragment_shift;
     (counted, bytes / 4096)
 }
 
-/// Takes a clone, changes files, and deletes the clone with nothing in memory; returns how many
-/// pages there are, how many of them differ, of both, and how many are read.
+/// Takes a snapshot, changes files, and deletes the snapshot with nothing in memory; returns how
+/// many pages there are, how many of them differ, of both, and how many are read.
 fn deleted_after(counted: Counted, changed: &[Ino]) -> (Counted, [u64; 3]) {
-    let (root, clone) = ("root".parse().expect("a name"), NamePart::new("c").expect("a name"));
-    counted.pool.create_clone(&root, &clone, [1; 16]).expect("there is room");
+    let (root, snapshot) = ("root".parse().expect("a name"), NamePart::new("c").expect("a name"));
+    counted.pool.fileset_admin().create_snapshot(&root, &snapshot, [1; 16]).expect("there is room");
     changed.iter().for_each(|ino| write(&counted, *ino, 2));
     let (counted, before) = pages(counted);
     let cost = counted.cost(|| {
-        counted.pool.delete_clone(&root, &clone).expect("nobody holds it");
-        let is_freeing = || counted.pool.is_freeing().expect("it can be read");
+        counted.pool.fileset_admin().delete_snapshot(&root, &snapshot).expect("nobody holds it");
+        let is_freeing = || counted.pool.fileset_admin().is_freeing().expect("it can be read");
         let ticks = (0..TICKS_MAX).take_while(|_| is_freeing());
         ticks.for_each(|_| counted.pool.tick().expect("nothing fails"));
         assert!(!is_freeing(), "a deletion does not end");
@@ -52,7 +52,7 @@ fn deleted_after(counted: Counted, changed: &[Ino]) -> (Counted, [u64; 3]) {
 
 /// Goal: after all files in one directory of a hundred have changed, a deletion reads at most 3
 /// parts in a hundred of the metadata; after one file of a hundred has, at random, at most 1.1
-/// times the pages that differ, those of the clone and of what came after it.
+/// times the pages that differ, those of the snapshot and of what came after it.
 #[test]
 fn a_deletion_reads_what_differs() {
     let counted = Counted::new(POOL_BYTES, 14);

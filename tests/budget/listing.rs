@@ -18,7 +18,7 @@ fn long_directory(files: usize, cache_bytes: usize) -> (Counted, Ino) {
     let device = counted.close();
     let clock = Arc::new(ManualClock::new());
     let shared: SharedDevice = Arc::<CountingDevice>::clone(&device);
-    let options = OpenOptions { cache_bytes, ..OpenOptions::default() };
+    let options = PoolOpenOptions { cache_bytes, ..PoolOpenOptions::default() };
     let pool = Pool::open(shared, clock.clone(), options).expect("a pool opens");
     (Counted { device, clock, pool }, at)
 }
@@ -142,7 +142,7 @@ fn pages_are_read_ahead_together() {
     let device = Arc::new(Handed { inner, together, alone });
     let shared: SharedDevice = Arc::<Handed>::clone(&device);
     let clock = Arc::new(ManualClock::new());
-    let pool = Pool::open(shared, clock, OpenOptions::default()).expect("a pool opens");
+    let pool = Pool::open(shared, clock, PoolOpenOptions::default()).expect("a pool opens");
     device.alone.store(0, Ordering::Relaxed);
     let count = list_by_answers(&pool, at, || {
         pool.run_deferred_work();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
@@ -27,9 +27,9 @@ fn make(pool: &Pool, parent: Ino, name: &str, kind: FileKind) -> Ino {
 fn lsn_pages_cost_a_tree_three_percent() {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
     let clock = Arc::new(ManualClock::new());
-    let options = CreateOptions::new(POOL_BYTES, [5; 64]);
+    let options = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
     Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
-    let pool = Pool::open(device, clock, OpenOptions::default()).expect("it opens");
+    let pool = Pool::open(device, clock, PoolOpenOptions::default()).expect("it opens");
     for directory in 0..DIRECTORIES {
         let parent =
             make(&pool, pool.root(), &format!("directory {directory}"), FileKind::Directory);

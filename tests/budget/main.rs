@@ -20,15 +20,13 @@ mod touch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::vnode::api::{
-    Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr, XattrMode,
-};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr, XattrMode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::counters::IoCounts;
 use storage::device::{
-    CountingDevice, Device, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind,
+    CountingDevice, Device, DeviceInfo, DeviceOperation, IoPurpose, MemoryDevice, RequestKind,
     SharedDevice, Ticket,
 };
 
@@ -44,7 +42,7 @@ fn counting(bytes: u64) -> Arc<CountingDevice> {
 }
 
 fn create(device: &Arc<CountingDevice>, bytes: u64, block_shift: u8) {
-    let mut options = CreateOptions::new(bytes, [3; 64]);
+    let mut options = PoolCreateOptions::new(bytes, [3; 64]);
     options.block_shift = block_shift;
     let shared: SharedDevice = Arc::<CountingDevice>::clone(device);
     Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
@@ -53,7 +51,7 @@ fn create(device: &Arc<CountingDevice>, bytes: u64, block_shift: u8) {
 fn open(device: &Arc<CountingDevice>) -> Counted {
     let clock = Arc::new(ManualClock::new());
     let shared: SharedDevice = Arc::<CountingDevice>::clone(device);
-    let pool = Pool::open(shared, clock.clone(), OpenOptions::default()).expect("a pool opens");
+    let pool = Pool::open(shared, clock.clone(), PoolOpenOptions::default()).expect("a pool opens");
     Counted { device: Arc::clone(device), clock, pool }
 }
 
@@ -177,9 +175,9 @@ fn full_segments_are_sealed_when_nobody_waits() {
                 written.expect("there is room");
             }
         });
-        cost.of(Purpose::Data, RequestKind::Write).requests
+        cost.of(IoPurpose::Data, RequestKind::Write).requests
     };
-    let sealed = |cost: IoCounts| cost.of(Purpose::Data, RequestKind::Write).requests;
+    let sealed = |cost: IoCounts| cost.of(IoPurpose::Data, RequestKind::Write).requests;
     for at in 0..8 {
         assert_eq!(write(at..at + 1), 0, "the writer waited for mebibyte {at}");
         assert_eq!(sealed(counted.cost(|| counted.pool.run_deferred_work())), 1, "mebibyte {at}");
@@ -253,8 +251,8 @@ fn a_tiny_file_writes_no_block() {
         }
         counted.pool.sync().expect("nothing fails");
     });
-    let data = cost.of(Purpose::Data, RequestKind::Write);
-    let log = cost.of(Purpose::Journal, RequestKind::Write);
+    let data = cost.of(IoPurpose::Data, RequestKind::Write);
+    let log = cost.of(IoPurpose::Journal, RequestKind::Write);
     println!("100 files of 100 bytes, each synced: {} bytes of log", log.bytes);
     let asked = (data.requests, log.requests, cost.write_throughs());
     assert_eq!(asked, (0, 100, 100), "{cost:?}");
@@ -321,12 +319,12 @@ impl Device for Handed {
         self.inner.info()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         self.alone.fetch_add(1, Ordering::Relaxed);
         self.inner.submit(purpose, operation)
     }
 
-    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+    fn submit_all(&self, purpose: IoPurpose, operations: Vec<DeviceOperation>) -> Vec<Ticket> {
         self.together.fetch_max(operations.len(), Ordering::Relaxed);
         self.inner.submit_all(purpose, operations)
     }
@@ -347,7 +345,7 @@ fn a_listing_reads_the_inodes_of_a_page_together() {
     let device = Arc::new(Handed { inner, together, alone });
     let shared: SharedDevice = Arc::<Handed>::clone(&device);
     let clock = Arc::new(ManualClock::new());
-    let pool = Pool::open(shared, clock, OpenOptions::default()).expect("a pool opens");
+    let pool = Pool::open(shared, clock, PoolOpenOptions::default()).expect("a pool opens");
     pool.readdir(&Caller::root(), at, 0, &mut |_| true).expect("it lists");
     device.together.store(0, Ordering::Relaxed);
     device.alone.store(0, Ordering::Relaxed);
@@ -427,7 +425,7 @@ fn a_sequential_read_is_one_request_for_a_piece() {
             assert_eq!(bytes.len(), 1 << 20);
         }
     });
-    let reads = cost.of(Purpose::Data, RequestKind::Read);
+    let reads = cost.of(IoPurpose::Data, RequestKind::Read);
     println!("32 MiB in reads of 1 MiB: {} requests, {} bytes", reads.requests, reads.bytes);
     // A segment of 1 MiB ends with its summary, so a read of 1 MiB meets two pieces.
     assert!(reads.requests <= 2 * (BYTES >> 20) + 1, "{cost:?}");
@@ -458,10 +456,10 @@ fn overwrite(block_shift: u8, piece_shift: u8, log_hundredths: u64) {
         counted.pool.sync().expect("there is room");
     });
     let log = counted.pool.status().journal.record_bytes - log_before;
-    let reads = cost.of(Purpose::Data, RequestKind::Read).requests;
-    let written = cost.of(Purpose::Data, RequestKind::Write).bytes
-        + cost.of(Purpose::Summary, RequestKind::Write).bytes;
-    let chunks = cost.of(Purpose::Journal, RequestKind::Write).bytes;
+    let reads = cost.of(IoPurpose::Data, RequestKind::Read).requests;
+    let written = cost.of(IoPurpose::Data, RequestKind::Write).bytes
+        + cost.of(IoPurpose::Summary, RequestKind::Write).bytes;
+    let chunks = cost.of(IoPurpose::Journal, RequestKind::Write).bytes;
     println!(
         "{block} of blocks of {}: data {} thousandths, records {}, log written {} of {BYTES} bytes",
         1 << block_shift,

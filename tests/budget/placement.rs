@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use engine::alloc::policy::placement;
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
@@ -26,7 +26,7 @@ fn disk(image: Option<Image>) -> Arc<SimDevice> {
 fn open(device: &Arc<SimDevice>, policy: &str) -> Pool {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
     let placement = placement(policy).expect("it has a name");
-    let options = OpenOptions { placement, ..OpenOptions::default() };
+    let options = PoolOpenOptions { placement, ..PoolOpenOptions::default() };
     Pool::open(shared, Arc::new(ManualClock::new()), options).expect("it opens")
 }
 
@@ -48,7 +48,7 @@ fn find(pool: &Pool, parent: Ino, name: &str) -> Ino {
 fn aged(policy: &str) -> Image {
     let device = disk(None);
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let options = CreateOptions::new(POOL_BYTES, [5; 64]);
+    let options = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
     Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
     let pool = open(&device, policy);
     let name = |number: usize| format!("d{number}");

@@ -1,11 +1,11 @@
-//! What sending reads: the whole of a clone, and a difference.
+//! What sending reads: the whole of a snapshot, and a difference.
 
 use std::ops::ControlFlow;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem};
+use engine::api::{Caller, FileKind, FileSystem};
 use format::fileset::NamePart;
 use runtime::prng::Prng;
-use storage::device::{Purpose, RequestKind};
+use storage::device::{IoPurpose, RequestKind};
 
 use super::{Counted, open};
 
@@ -34,46 +34,54 @@ fn a_difference_reads_what_differs() {
             inos.push(ino);
         }
     }
-    counted.pool.create_clone(&root, &part("a"), [1; 16]).expect("there is room");
+    counted
+        .pool
+        .fileset_admin()
+        .create_snapshot(&root, &part("a"), [1; 16])
+        .expect("there is room");
     let mut random = Prng::from_seed(5);
     let changed = DIRECTORIES * FILES / 1000;
     for _ in 0..changed {
         let at = usize::try_from(random.below(DIRECTORIES * FILES)).expect("small");
         counted.pool.write(&Caller::root(), inos[at], 0, &[8; 300]).expect("there is room");
     }
-    counted.pool.create_clone(&root, &part("b"), [2; 16]).expect("there is room");
+    counted
+        .pool
+        .fileset_admin()
+        .create_snapshot(&root, &part("b"), [2; 16])
+        .expect("there is room");
     let device = counted.close();
     let shared: storage::device::SharedDevice = device.clone();
-    let report = check::run(shared, check::Options::default(), &mut |_| ());
+    let report = check::run(shared, check::CheckOptions::default(), &mut |_| ());
     assert!(report.is_clean(), "{}", report.to_text());
-    // Of both clones and the fileset; what they share counts once.
+    // Of both snapshots and the fileset; what they share counts once.
     let metadata = report.totals.pages * 4096;
     let counted = open(&device);
     let mut told = 0;
-    let clones = (part("a"), part("b"));
+    let snapshots = (part("a"), part("b"));
     let cost = counted.cost(|| {
         let mut tell = |_: &engine::Difference| {
             told += 1;
             ControlFlow::Continue(())
         };
-        let (from, to) = ((&root, &clones.0), (&root, Some(&clones.1)));
-        counted.pool.diff(from, to, [0; 16], &mut tell).expect("both can be read");
+        let (from, to) = ((&root, &snapshots.0), (&root, Some(&snapshots.1)));
+        counted.pool.fileset_admin().diff(from, to, [0; 16], &mut tell).expect("both can be read");
     });
-    let diffed = cost.of(Purpose::Home, RequestKind::Read);
+    let diffed = cost.of(IoPurpose::Home, RequestKind::Read);
     println!("diff: {told} files, {diffed:?} of {metadata} bytes of metadata");
     let counted = open(&counted.close());
     let mut stream = Vec::new();
     let cost = counted.cost(|| {
-        let sent = counted.pool.send(
-            (&root, &clones.1),
-            Some(&clones.0),
+        let sent = counted.pool.fileset_admin().send(
+            (&root, &snapshots.1),
+            Some(&snapshots.0),
             None,
             &mut stream,
             &mut |_, _| (),
         );
         sent.expect("both can be read");
     });
-    let sent = cost.of(Purpose::Home, RequestKind::Read);
+    let sent = cost.of(IoPurpose::Home, RequestKind::Read);
     println!("send: {} bytes, {sent:?} of {metadata} bytes of metadata", stream.len());
     assert!(told >= changed * 9 / 10 && told <= changed);
     assert!(sent.bytes * 1000 <= metadata * 25, "{} bytes of {metadata}", sent.bytes);
@@ -97,7 +105,11 @@ fn a_whole_stream_reads_as_a_program_does() {
         }
         files.push((ino, length));
     }
-    counted.pool.create_clone(&root, &part("a"), [1; 16]).expect("there is room");
+    counted
+        .pool
+        .fileset_admin()
+        .create_snapshot(&root, &part("a"), [1; 16])
+        .expect("there is room");
     let counted = open(&counted.close());
     let read = counted.cost(|| {
         let mut bytes = Vec::new();
@@ -112,7 +124,13 @@ fn a_whole_stream_reads_as_a_program_does() {
     let counted = open(&counted.close());
     let mut stream = Vec::new();
     let sent = counted.cost(|| {
-        let sent = counted.pool.send((&root, &part("a")), None, None, &mut stream, &mut |_, _| ());
+        let sent = counted.pool.fileset_admin().send(
+            (&root, &part("a")),
+            None,
+            None,
+            &mut stream,
+            &mut |_, _| (),
+        );
         sent.expect("it can be read");
     });
     let all: u64 = files.iter().map(|(_, length)| length).sum();

@@ -9,11 +9,11 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::SimClock;
 use runtime::prng::Prng;
-use runtime::sync::sim::{Job, Scheduler, sleep_until};
+use runtime::sync::sim::{Scheduler, SimThreadTask, sleep_until};
 use storage::device::SharedDevice;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
 use testkit::ops::sync_as_told;
@@ -101,9 +101,9 @@ impl Stage {
         let device: SharedDevice = SimDevice::open(Image::blank(pool_bytes), options);
         let prepared = Mutex::new(None);
         let prepare = || {
-            let options = CreateOptions::new(pool_bytes, [3; 64]);
+            let options = PoolCreateOptions::new(pool_bytes, [3; 64]);
             Pool::create(&device, &*clock, &options).expect("a pool fits");
-            let pool = Pool::open(Arc::clone(&device), clock.clone(), OpenOptions::default());
+            let pool = Pool::open(Arc::clone(&device), clock.clone(), PoolOpenOptions::default());
             *lock(&prepared) = Some(filled(pool.expect("a new pool opens"), percent));
         };
         scheduler.run(vec![("prepare".to_owned(), Box::new(prepare))]);
@@ -178,7 +178,7 @@ impl Stage {
         let (done, works) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
         let left = AtomicUsize::new(CLIENTS);
         let (done_by_all, work_by_work, clients_left) = (&done, &works, &left);
-        let mut jobs: Vec<Job<'_>> = Vec::new();
+        let mut jobs: Vec<SimThreadTask<'_>> = Vec::new();
         for client in 0..CLIENTS {
             let work = move || {
                 let mine = self.client(client, phase, operations);

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use format::members::Layout;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::counters::IoCounts;
-use storage::device::{CountingDevice, Purpose, RequestKind, SharedDevice};
-use storage::volume::Opening;
+use storage::device::{CountingDevice, IoPurpose, RequestKind, SharedDevice};
+use storage::volume::VolumeDevices;
 
 use super::counting;
 
@@ -43,15 +43,15 @@ impl Members {
         let shared = || -> Vec<SharedDevice> {
             devices.iter().map(|it| -> SharedDevice { Arc::<CountingDevice>::clone(it) }).collect()
         };
-        let mut options = CreateOptions::new(member_bytes, [3; 64]);
+        let mut options = PoolCreateOptions::new(member_bytes, [3; 64]);
         options.block_shift = 12;
         options.geometry.journal_bytes = Some(4 << 20);
         options.geometry.segment_bytes = Some(SEGMENT_BYTES);
         let layout = if count == 1 { Layout::Single } else { LAYOUT };
         Pool::create_on(&shared(), layout, &ManualClock::new(), &options).expect("a pool fits");
         let clock = Arc::new(ManualClock::new());
-        let opening = Opening { devices: shared(), accepts_missing: false };
-        let pool = Pool::open_members(opening, clock.clone(), OpenOptions::default());
+        let opening = VolumeDevices { devices: shared(), accepts_missing: false };
+        let pool = Pool::open_members(opening, clock.clone(), PoolOpenOptions::default());
         Members { devices, clock, pool: pool.expect("a pool opens") }
     }
 
@@ -111,12 +111,12 @@ fn amplification(count: usize, percent: u64) -> (u64, u64) {
         let counts = members.counts();
         counts.iter().zip(&before).map(|(now, then)| (*now - *then).of(purpose, kind).bytes).sum()
     };
-    let written: u64 = [Purpose::Data, Purpose::Summary, Purpose::Cleaner]
+    let written: u64 = [IoPurpose::Data, IoPurpose::Summary, IoPurpose::Cleaner]
         .into_iter()
         .map(|purpose| sum(purpose, RequestKind::Write))
         .sum();
     // Blocks are given whole: nothing is read for them. The cleaner reads under its own name.
-    for purpose in [Purpose::Data, Purpose::Summary] {
+    for purpose in [IoPurpose::Data, IoPurpose::Summary] {
         assert_eq!(sum(purpose, RequestKind::Read), 0, "{purpose:?}, {percent} % full");
     }
     let status = members.pool.status();

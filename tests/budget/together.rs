@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode};
 use engine::error::Completion;
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::{Clock, SimClock};
-use runtime::sync::sim::{Job, Scheduler};
+use runtime::sync::sim::{Scheduler, SimThreadTask};
 use runtime::sync::{Condvar, Mutex};
 use storage::counters::IoCounts;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
-use storage::device::{CountingDevice, Purpose, RequestKind, SharedDevice};
+use storage::device::{CountingDevice, IoPurpose, RequestKind, SharedDevice};
 use testkit::ops::sync;
 
 const POOL_BYTES: u64 = 256 << 20;
@@ -111,9 +111,9 @@ fn cost_of(seed: u64, model: DiskModel, clients: &[u64], asks: Asks) -> (IoCount
     let device: SharedDevice = Arc::<CountingDevice>::clone(&counting);
     let opened = Mutex::new(None);
     let open = || {
-        let options = CreateOptions::new(POOL_BYTES, [3; 64]);
+        let options = PoolCreateOptions::new(POOL_BYTES, [3; 64]);
         Pool::create(&device, &*clock, &options).expect("a pool fits");
-        let pool = Pool::open(Arc::clone(&device), clock.clone(), OpenOptions::default());
+        let pool = Pool::open(Arc::clone(&device), clock.clone(), PoolOpenOptions::default());
         let pool = pool.expect("a new pool opens");
         opened.lock().replace(pool);
     };
@@ -123,12 +123,12 @@ fn cost_of(seed: u64, model: DiskModel, clients: &[u64], asks: Asks) -> (IoCount
     desk.state.lock().clients_left = clients.len();
     let (before, begun_ns) = (counting.counts(), clock.monotonic_ns());
     let (pool, desk) = (&pool, &desk);
-    let job = |(client, files): (u64, &u64)| -> Job<'_> {
+    let job = |(client, files): (u64, &u64)| -> SimThreadTask<'_> {
         let files = *files;
         let work = move || make_and_sync(pool, desk, client, files, asks);
         (format!("client {client}"), Box::new(work))
     };
-    let server = |thread: usize| -> Job<'_> {
+    let server = |thread: usize| -> SimThreadTask<'_> {
         (format!("server {thread}"), Box::new(move || desk.serve(pool)))
     };
     let servers = if asks == Asks::Served { SERVERS } else { 0 };
@@ -147,17 +147,17 @@ fn those_who_wait_share_one_write() {
         let each = vec![FILES; clients];
         let (cost, _) = cost_of(1, DiskModel::ssd(), &each, asks);
         let syncs: u64 = each.iter().sum();
-        let log = cost.of(Purpose::Journal, RequestKind::Write).requests;
+        let log = cost.of(IoPurpose::Journal, RequestKind::Write).requests;
         println!("{clients} clients, {FILES} files each, {asks:?}: {cost:?}");
         // Who is told goes on sooner, so that fewer have come when the next write begins.
         let most = if asks == Asks::Waits { syncs * 2 / 7 } else { syncs * 2 / 5 };
         assert!(log <= if clients == 8 { most } else { syncs }, "{clients}: {log}");
         // The pool is so small that its log is half full once, and a checkpoint taken. Where two
         // chunks are complete they take a flush.
-        let pairs = cost.of(Purpose::Journal, RequestKind::Flush).requests;
+        let pairs = cost.of(IoPurpose::Journal, RequestKind::Flush).requests;
         assert!(cost.write_throughs() + 2 * pairs >= log && pairs <= 2, "{clients}: {cost:?}");
         assert!(cost.flushes() <= 3 + pairs, "{clients}: {cost:?}");
-        let home = cost.of(Purpose::Home, RequestKind::Write).requests;
+        let home = cost.of(IoPurpose::Home, RequestKind::Write).requests;
         assert!(home <= 10, "{clients}: {cost:?}");
     }
 }
@@ -182,7 +182,7 @@ fn on_a_slow_disk_those_who_were_told_are_waited_for() {
         let turning = DiskModel { flush_ns: flush_ms * 1_000_000, ..DiskModel::hdd() };
         let of_seed = |seed| {
             let (cost, took_ns) = cost_of(seed, turning, clients, asks);
-            (cost.of(Purpose::Journal, RequestKind::Write).requests, took_ns)
+            (cost.of(IoPurpose::Journal, RequestKind::Write).requests, took_ns)
         };
         let costs: Vec<_> = (1..=7).map(of_seed).collect();
         println!("{flush_ms} ms, {clients:?}, {asks:?}: writes and ns {costs:?}");

@@ -1,6 +1,6 @@
-//! What the first change of a file costs after a clone of its fileset was taken.
+//! What the first change of a file costs after a snapshot of its fileset was taken.
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino};
+use engine::api::{Caller, FileKind, FileSystem, Ino};
 use format::fileset::NamePart;
 use storage::device::RequestKind;
 
@@ -25,10 +25,10 @@ fn pages_of_change(counted: &Counted, ino: Ino, byte: u8) -> u64 {
     cost.of_kind(RequestKind::Write).bytes / 4096
 }
 
-/// Goal: after a clone the first change of a file copies the pages that lead to it, and the second
-/// costs what it costs without a clone.
+/// Goal: after a snapshot the first change of a file copies the pages that lead to it, and the
+/// second costs what it costs without a snapshot.
 #[test]
-fn the_first_change_after_a_clone_copies_a_path() {
+fn the_first_change_after_a_snapshot_copies_a_path() {
     let counted = Counted::new(POOL_BYTES, 14);
     let mut files = Vec::new();
     for directory in 0..DIRECTORIES {
@@ -42,14 +42,14 @@ fn the_first_change_after_a_clone_copies_a_path() {
     // Its block is there, and all is at home.
     pages_of_change(&counted, middle, 1);
     let without = pages_of_change(&counted, middle, 2);
-    let (root, clone) = ("root".parse().expect("a name"), NamePart::new("c").expect("a name"));
-    counted.pool.create_clone(&root, &clone, [1; 16]).expect("there is room");
+    let (root, snapshot) = ("root".parse().expect("a name"), NamePart::new("c").expect("a name"));
+    counted.pool.fileset_admin().create_snapshot(&root, &snapshot, [1; 16]).expect("there is room");
     counted.pool.checkpoint().expect("nothing fails");
     let first = pages_of_change(&counted, middle, 3);
     let second = pages_of_change(&counted, middle, 4);
-    println!("{without} pages without a clone, {first} at first behind one, then {second}");
+    println!("{without} pages without a snapshot, {first} at first behind one, then {second}");
     // Each page that is copied is logged and goes home.
-    assert!(first <= without + 2 * COPIED_MAX, "{first} pages, and {without} without a clone");
-    assert!(second <= without + 1, "{second} pages, and {without} without a clone");
+    assert!(first <= without + 2 * COPIED_MAX, "{first} pages, and {without} without a snapshot");
+    assert!(second <= without + 1, "{second} pages, and {without} without a snapshot");
     counted.close();
 }

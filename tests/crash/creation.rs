@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{SimDevice, SimOptions, Strategy};
@@ -21,7 +21,7 @@ fn a_creation_that_was_cut_off_leaves_no_pool_or_a_whole_one() {
     let options = SimOptions { is_recorded: true, ..SimOptions::default() };
     let device = SimDevice::new(POOL_BYTES, options);
     let shared: SharedDevice = device.clone();
-    Pool::create(&shared, &ManualClock::new(), &CreateOptions::new(POOL_BYTES, [3; 64]))
+    Pool::create(&shared, &ManualClock::new(), &PoolCreateOptions::new(POOL_BYTES, [3; 64]))
         .expect("a pool fits");
     let strategy =
         Strategy { exhaustive_writes_max: 4, random_subsets: 16, torn_variants: 4, seed: 1 };
@@ -34,12 +34,12 @@ fn a_creation_that_was_cut_off_leaves_no_pool_or_a_whole_one() {
                 Err(_) => none += 1,
                 Ok(_) => {
                     let report =
-                        check::run(Arc::clone(&left), check::Options::default(), &mut |_| {});
+                        check::run(Arc::clone(&left), check::CheckOptions::default(), &mut |_| {});
                     assert!(report.is_clean(), "{}", report.to_text());
                     assert!(report.noted.len() <= COPIES_TORN_MAX, "{}", report.to_text());
                     torn += usize::from(!report.noted.is_empty());
                     let clock = Arc::new(ManualClock::new());
-                    let pool = Pool::open(left, clock, OpenOptions::default());
+                    let pool = Pool::open(left, clock, PoolOpenOptions::default());
                     pool.expect("what is clean opens").close().expect("it closes");
                     whole += 1;
                 }

@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::{ManualClock, SimClock};
 use runtime::prng::Prng;
-use runtime::sync::sim::{self, Job, Scheduler};
+use runtime::sync::sim::{self, Scheduler, SimThreadTask};
 use storage::device::SharedDevice;
 use storage::device::sim::{CrashPoint, Image, SimDevice, SimOptions, Strategy};
 use testkit::canon::Times;
@@ -74,14 +74,14 @@ fn options(is_recorded: bool) -> SimOptions {
 fn open(device: &Arc<SimDevice>) -> Result<Pool, String> {
     let device: SharedDevice = Arc::<SimDevice>::clone(device);
     let clock = Arc::new(ManualClock::new());
-    Pool::open(device, clock, OpenOptions::default()).map_err(|error| error.to_string())
+    Pool::open(device, clock, PoolOpenOptions::default()).map_err(|error| error.to_string())
 }
 
 /// Returns the image of a new pool.
 pub(crate) fn new_pool() -> Image {
     let device = SimDevice::new(POOL_BYTES, options(false));
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let create = CreateOptions::new(POOL_BYTES, [9; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [9; 64]);
     Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
     device.durable_image()
 }
@@ -93,7 +93,7 @@ fn run(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Recorded>) {
     let device = SimDevice::open(base.clone(), SimOptions { has_write_through, ..options(true) });
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
     let clock = Arc::new(ManualClock::new());
-    let pool = Pool::open(shared, clock.clone(), OpenOptions::default()).expect("a pool opens");
+    let pool = Pool::open(shared, clock.clone(), PoolOpenOptions::default()).expect("a pool opens");
     let mut session = Session::new(&pool, Times::Ignored);
     let mut prng = Prng::from_seed(plan.seed);
     let mut recorded = Vec::new();
@@ -121,7 +121,7 @@ fn run_beside_checkpoints(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Rec
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
     let scheduler = Scheduler::new(plan.seed);
     let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
-    let pool = Pool::open(shared, clock, OpenOptions::default()).expect("a pool opens");
+    let pool = Pool::open(shared, clock, PoolOpenOptions::default()).expect("a pool opens");
     let (mut recorded, is_done) = (Vec::new(), AtomicBool::new(false));
     let client = || {
         let mut session = Session::new(&pool, Times::Ignored);
@@ -139,7 +139,7 @@ fn run_beside_checkpoints(base: &Image, plan: &Plan) -> (Arc<SimDevice>, Vec<Rec
             (0..prng.below(PAUSE_POINTS_MAX)).for_each(|_| sim::yield_now());
         }
     };
-    let jobs: Vec<Job<'_>> = vec![
+    let jobs: Vec<SimThreadTask<'_>> = vec![
         ("client".to_owned(), Box::new(client)),
         ("checkpoint".to_owned(), Box::new(take_home)),
     ];
@@ -177,7 +177,7 @@ fn judge_image(image: &Image, judge: &Judge<'_>) -> Result<(), String> {
         let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
         lines.join("\n")
     })?;
-    let report = check::run(device, check::Options::default(), &mut |_| ());
+    let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
     if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
 }
 

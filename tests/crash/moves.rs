@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{SimDevice, SimOptions};
@@ -13,7 +13,7 @@ const POOL_BYTES: u64 = 48 << 20;
 fn open(device: &Arc<SimDevice>) -> Pool {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
     let clock = Arc::new(ManualClock::new());
-    Pool::open(shared, clock, OpenOptions::default()).expect("the pool opens")
+    Pool::open(shared, clock, PoolOpenOptions::default()).expect("the pool opens")
 }
 
 /// Makes a directory with a name in it, so that it has a page with room for more, and so many files
@@ -38,7 +38,7 @@ fn directory(pool: &Pool, above: Ino, name: &str) -> Ino {
 fn a_crash_undoes_no_move_that_another_relies_on() {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
     let (pool, caller) = (open(&device), Caller::root());
     let p = directory(&pool, pool.root(), "p");
@@ -58,7 +58,7 @@ fn a_crash_undoes_no_move_that_another_relies_on() {
     drop(pool);
     let left = SimDevice::open(device.durable_image(), SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&left);
-    let report = check::run(shared, check::Options::default(), &mut |_| ());
+    let report = check::run(shared, check::CheckOptions::default(), &mut |_| ());
     assert!(report.is_clean(), "{}", report.to_text());
     let pool = open(&left);
     let found = pool.lookup(&caller, d2, b"x").expect("what was made to last is there");

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
@@ -11,7 +11,7 @@ const POOL_BYTES: u64 = 48 << 20;
 
 fn open(device: &SharedDevice) -> Pool {
     let clock = Arc::new(ManualClock::new());
-    Pool::open(Arc::clone(device), clock, OpenOptions::default()).expect("the pool opens")
+    Pool::open(Arc::clone(device), clock, PoolOpenOptions::default()).expect("the pool opens")
 }
 
 fn used_bytes(pool: &Pool) -> u64 {
@@ -25,7 +25,7 @@ fn used_bytes(pool: &Pool) -> u64 {
 #[test]
 fn a_held_file_without_a_name_is_freed_by_the_open_after_a_crash() {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     let caller = Caller::root();
     let new = NewInode::new(FileKind::Regular, 0o644);
@@ -54,7 +54,7 @@ fn a_held_file_without_a_name_is_freed_by_the_open_after_a_crash() {
     );
     // One page of the orphan list stays for the next.
     assert!(used_bytes(&pool) <= used_before + 8192, "its space is not given back");
-    let report = check::run(Arc::clone(&device), check::Options::default(), &mut |_| ());
+    let report = check::run(Arc::clone(&device), check::CheckOptions::default(), &mut |_| ());
     assert!(report.is_clean(), "{}", report.to_text());
 }
 
@@ -62,7 +62,7 @@ fn a_held_file_without_a_name_is_freed_by_the_open_after_a_crash() {
 #[test]
 fn a_file_born_without_a_name_is_freed_by_the_open_after_a_crash_unless_it_got_one() {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     let caller = Caller::root();
     let new = NewInode::new(FileKind::Regular, 0o644);
@@ -89,6 +89,6 @@ fn a_file_born_without_a_name_is_freed_by_the_open_after_a_crash_unless_it_got_o
     let mut bytes = Vec::new();
     pool.read(&Caller::root(), named.ino, 0, 10, &mut bytes).expect("it is readable");
     assert_eq!((named.nlink, &bytes[..]), (1, &b"kept"[..]));
-    let report = check::run(Arc::clone(&device), check::Options::default(), &mut |_| ());
+    let report = check::run(Arc::clone(&device), check::CheckOptions::default(), &mut |_| ());
     assert!(report.is_clean(), "{}", report.to_text());
 }

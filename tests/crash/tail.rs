@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
@@ -16,7 +16,7 @@ const CUT_BYTES: u64 = 40 * BLOCK_BYTES + 300;
 
 fn open(device: &SharedDevice) -> Pool {
     let clock = Arc::new(ManualClock::new());
-    Pool::open(Arc::clone(device), clock, OpenOptions::default()).expect("a pool opens")
+    Pool::open(Arc::clone(device), clock, PoolOpenOptions::default()).expect("a pool opens")
 }
 
 fn make(pool: &Pool, name: &str) -> Ino {
@@ -37,7 +37,7 @@ fn write(pool: &Pool, ino: Ino, offset: u64, length: u64) {
 #[test]
 fn what_was_cut_off_stays_gone_when_blocks_before_it_are_installed() {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let mut options = CreateOptions::new(POOL_BYTES, [3; 64]);
+    let mut options = PoolCreateOptions::new(POOL_BYTES, [3; 64]);
     options.geometry.segment_bytes = Some(SEGMENT_BYTES);
     options.geometry.group_bytes = Some(16 * SEGMENT_BYTES);
     Pool::create(&device, &ManualClock::new(), &options).expect("a pool fits");

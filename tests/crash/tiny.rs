@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, RenameMode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, NewInode, RenameMode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
 fn open(device: &SharedDevice) -> Pool {
     let clock = Arc::new(ManualClock::new());
-    Pool::open(Arc::clone(device), clock, OpenOptions::default()).expect("a pool opens")
+    Pool::open(Arc::clone(device), clock, PoolOpenOptions::default()).expect("a pool opens")
 }
 
 /// Goal: what was synced is not given up for blocks that nothing points to yet. Method: the anode
@@ -17,7 +17,7 @@ fn open(device: &SharedDevice) -> Pool {
 #[test]
 fn a_tiny_file_that_grows_keeps_what_was_synced() {
     let device: SharedDevice = MemoryDevice::new("memory", 32 << 20);
-    let options = CreateOptions::new(32 << 20, [3; 64]);
+    let options = PoolCreateOptions::new(32 << 20, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &options).expect("a pool fits");
     let pool = open(&device);
     let (caller, root) = (Caller::root(), pool.root());

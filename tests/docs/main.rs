@@ -10,8 +10,13 @@ use std::path::{Path, PathBuf};
 /// Words of other systems that are nobody's here: the glossary says what to say instead.
 const FOREIGN: [&str; 8] =
     ["zpool", "vdev", "txg", "subvolume", "resilver", "intent log", "garbage collector", "patrol"];
-/// Where foreign words may be: the glossary itself.
 const GLOSSARY: &str = "docs/GLOSSARY.md";
+/// Most words of a decision, with its tables: one that needs more has an appendix.
+const DECISION_WORDS_MAX: usize = 400;
+/// Where appendices of decisions are: `NNNN-title.md`.
+const PROOFS: &str = "docs/decisions/proofs/";
+/// Where foreign words may be: the glossary itself, and what translates them.
+const FOREIGN_HOMES: [&str; 2] = [GLOSSARY, "docs/FROM-ZFS.md"];
 /// What each decision says, in this order.
 const PARTS: [&str; 6] = [
     "**Status.**",
@@ -49,6 +54,13 @@ fn files(folder: &str, endings: &[&str]) -> BTreeMap<String, String> {
         }
     }
     found
+}
+
+/// Returns the records of decisions, without their index and their appendices.
+fn decisions() -> BTreeMap<String, String> {
+    let mut decisions = files("docs/decisions", &[".md"]);
+    decisions.retain(|name, _| !name.ends_with("README.md") && !name.starts_with(PROOFS));
+    decisions
 }
 
 fn documents() -> BTreeMap<String, String> {
@@ -148,13 +160,12 @@ fn every_source_named_in_a_document_exists() {
     assert!(count > 30, "only {count} paths");
 }
 
-/// Goal: a decision can be judged: it says why, against what, and what would refute it.
+/// Goal: a decision can be judged: it says why, against what, and what would refute it. And it can
+/// be read in a few minutes.
 #[test]
 fn every_decision_has_all_its_parts() {
-    let decisions = files("docs/decisions", &[".md"]);
-    let numbered = decisions.iter().filter(|(name, _)| !name.ends_with("README.md"));
     let mut numbers = Vec::new();
-    for (name, text) in numbered {
+    for (name, text) in decisions() {
         let number = name.trim_start_matches("docs/decisions/").get(..4).expect("NNNN-title");
         assert!(text.starts_with(&format!("# {number}: ")), "{name}: the title has its number");
         let places: Vec<_> = PARTS.iter().map(|part| text.find(part)).collect();
@@ -165,10 +176,25 @@ fn every_decision_has_all_its_parts() {
         let (decided, measured) = (length("**Decision.**"), length("**Measured"));
         let is_short = measured.map_or(0, str::len) < decided.map_or(0, str::len);
         assert!(is_short, "{name}: what was measured is longer than what was decided");
+        let words = text.split_whitespace().count();
+        assert!(words <= DECISION_WORDS_MAX, "{name} has {words} words");
         numbers.push(number.parse::<usize>().expect("a number"));
     }
-    // A gap is a decision that is being written elsewhere; no number comes twice.
+    // A gap is a decision that went into another; no number comes twice.
     assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
+}
+
+/// Goal: an appendix is found by its decision, which has the same number and leads to it.
+#[test]
+fn every_proof_belongs_to_a_decision() {
+    let decisions = decisions();
+    for path in files("docs/decisions/proofs", &[".md"]).keys() {
+        let name = path.trim_start_matches(PROOFS);
+        let of = format!("docs/decisions/{}-", name.get(..4).expect("NNNN-title"));
+        let decision = decisions.iter().find(|(name, _)| name.starts_with(&of));
+        let (_, text) = decision.unwrap_or_else(|| panic!("{path}: there is no such decision"));
+        assert!(text.contains(&format!("(proofs/{name})")), "{path}: its decision has no link");
+    }
 }
 
 /// Goal: a decision can be found by what it is about. Method: the index lists each once, with its
@@ -176,11 +202,8 @@ fn every_decision_has_all_its_parts() {
 #[test]
 fn the_index_of_decisions_lists_each_with_its_title() {
     let index = read("docs/decisions/README.md");
-    for (path, text) in files("docs/decisions", &[".md"]) {
+    for (path, text) in decisions() {
         let name = path.trim_start_matches("docs/decisions/");
-        if name == "README.md" {
-            continue;
-        }
         let (number, title) =
             text.lines().next().and_then(|line| line[2..].split_once(": ")).expect("# NNNN: title");
         let entry = format!("- [{number}]({name}): {title}");
@@ -226,7 +249,8 @@ fn words_of_the_glossary_are_used_and_foreign_ones_are_not() {
         assert!(never.contains(word), "the glossary does not say what to say for {word}");
         let who = texts
             .iter()
-            .find(|(name, text)| *name != GLOSSARY && text.to_lowercase().contains(word));
+            .filter(|(name, _)| !FOREIGN_HOMES.contains(&name.as_str()))
+            .find(|(_, text)| text.to_lowercase().contains(word));
         assert!(who.is_none(), "{word} is in {}", who.map_or("", |(name, _)| name));
     }
 }

@@ -8,14 +8,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use engine::vnode::api::{Caller, FileSystem, SetAttr};
-use engine::{OpenOptions, Pool};
+use engine::api::{Caller, FileSystem, SetAttr};
+use engine::{Pool, PoolOpenOptions};
 use runtime::clock::{ManualClock, SimClock};
 use runtime::sync::Mutex;
-use runtime::sync::sim::{Job, Scheduler, current, sleep_until};
+use runtime::sync::sim::{Scheduler, SimThreadTask, current, sleep_until};
 use storage::device::{
-    Completion, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, PendingRequest, Purpose,
-    SharedDevice, Ticket,
+    Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, MemoryDevice,
+    PendingRequest, SharedDevice, Ticket,
 };
 
 use super::{create, find, make, open};
@@ -38,7 +38,7 @@ struct IllDevice {
 struct Refused(String, u64);
 
 impl PendingRequest for Refused {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
         // All that were asked for at once end at once.
         if current().is_some_and(|scheduler| scheduler.now_ns() < self.1) {
             sleep_until(self.1);
@@ -52,7 +52,7 @@ impl Device for IllDevice {
         self.inner.info()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         if !self.is_ill.load(Ordering::Relaxed) {
             return self.inner.submit(purpose, operation);
         }
@@ -100,7 +100,7 @@ fn read_ahead_of_an_ill_device(delay_ns: u64) -> u64 {
     let scheduler = Scheduler::new(1);
     let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
     let shared: SharedDevice = Arc::<IllDevice>::clone(&ill);
-    let pool = Pool::open(shared, clock, OpenOptions::default()).expect("it was closed");
+    let pool = Pool::open(shared, clock, PoolOpenOptions::default()).expect("it was closed");
     pool.readdir(&Caller::root(), pool.root(), 0, &mut |_| true).expect("it lists");
     let (_, _, cookie) = answer(&pool, 0);
     let (_, _, cookie) = answer(&pool, cookie);
@@ -124,7 +124,7 @@ fn read_ahead_of_an_ill_device(delay_ns: u64) -> u64 {
         assert_eq!((with, without), (ANSWER_NAMES, 0), "the listing reads them itself");
         times.lock().2 = scheduler.now_ns();
     };
-    let jobs: Vec<Job<'_>> = vec![
+    let jobs: Vec<SimThreadTask<'_>> = vec![
         ("reads ahead".to_owned(), Box::new(reads)),
         ("works".to_owned(), Box::new(works)),
         ("lists".to_owned(), Box::new(lists)),
@@ -169,11 +169,11 @@ impl Device for Meanwhile {
         self.inner.info()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         self.inner.submit(purpose, operation)
     }
 
-    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+    fn submit_all(&self, purpose: IoPurpose, operations: Vec<DeviceOperation>) -> Vec<Ticket> {
         let tickets = self.inner.submit_all(purpose, operations);
         let work = self.work.lock().expect("nobody panics with it").take();
         if let Some(work) = work {
@@ -196,7 +196,7 @@ fn what_changes_while_inodes_are_read_is_told_as_it_is() {
     let meanwhile = Arc::new(Meanwhile { inner: device, work: std::sync::Mutex::new(None) });
     let shared: SharedDevice = Arc::<Meanwhile>::clone(&meanwhile);
     let clock = Arc::new(ManualClock::new());
-    let pool = Pool::open(shared, clock, OpenOptions::default()).expect("it was closed");
+    let pool = Pool::open(shared, clock, PoolOpenOptions::default()).expect("it was closed");
     let pool = Arc::new(pool);
     let others = Arc::clone(&pool);
     let work = move || {

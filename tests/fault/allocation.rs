@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem, FsError, FsResult};
-use engine::{CreateOptions, Pool};
+use engine::api::{Caller, FileSystem, FsError, FsResult};
+use engine::{Pool, PoolCreateOptions};
 use format::bitmap;
 use format::defect::DefectCode;
 use format::group::{DescriptorDisk, SegmentUsage, TOTAL_GROUPS_USED_OFFSET, USAGE_BYTES};
@@ -31,7 +31,7 @@ fn long_name(number: u64) -> String {
 fn image() -> Image {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
     options.geometry.group_bytes = Some(GROUP_BYTES);
     Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
     let pool = open(&shared).expect("a new pool opens");

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem, SetAttr};
-use engine::{OpenOptions, Pool};
+use engine::api::{Caller, FileSystem, SetAttr};
+use engine::{Pool, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 use storage::device::{
-    Device, DeviceError, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind, SharedDevice,
-    Ticket,
+    Device, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, MemoryDevice, RequestKind,
+    SharedDevice, Ticket,
 };
 
 use super::{content, create, device_of, find, make, open, read};
@@ -75,7 +75,7 @@ fn segments_that_are_used_again_are_never_served_from_memory() {
         let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
         create(&device, POOL_BYTES);
         let clock = Arc::new(ManualClock::new());
-        let options = OpenOptions { cache_bytes, ..OpenOptions::default() };
+        let options = PoolOpenOptions { cache_bytes, ..PoolOpenOptions::default() };
         let pool = Pool::open(device, clock.clone(), options).expect("a new pool opens");
         let (mut known, mut random) = (Known::new(), Prng::from_seed(seed));
         for number in 0..STEPS {
@@ -101,7 +101,7 @@ impl Device for BadPage {
         self.inner.info()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         let start = operation.offset().unwrap_or(u64::MAX);
         let is_in = start <= self.offset && self.offset - start < operation.length_bytes();
         if operation.kind() == RequestKind::Read && is_in {

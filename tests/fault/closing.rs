@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use engine::vnode::api::Caller;
-use engine::{OpenOptions, Pool};
+use engine::api::Caller;
+use engine::{Pool, PoolOpenOptions};
 use runtime::clock::SimClock;
 use runtime::prng::Prng;
 use runtime::sync::Mutex;
-use runtime::sync::sim::{Job, Scheduler, sleep_until};
+use runtime::sync::sim::{Scheduler, SimThreadTask, sleep_until};
 use storage::device::SharedDevice;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
 use testkit::ops::sync;
@@ -43,7 +43,7 @@ fn closed_under_clients(base: &Image, seed: u64) -> bool {
     let scheduler = Scheduler::new(seed);
     let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
     let opened = Mutex::new(None);
-    let prepare = || *opened.lock() = Pool::open(shared, clock, OpenOptions::default()).ok();
+    let prepare = || *opened.lock() = Pool::open(shared, clock, PoolOpenOptions::default()).ok();
     scheduler.run(vec![("open".to_owned(), Box::new(prepare))]);
     let pool = &opened.into_inner().expect("nothing fails");
     let all = &Mutex::new(BTreeSet::new());
@@ -52,7 +52,7 @@ fn closed_under_clients(base: &Image, seed: u64) -> bool {
         sleep_until(close_ns);
         pool.close().expect("nothing fails");
     };
-    let mut jobs: Vec<Job<'_>> = vec![("close".to_owned(), Box::new(close))];
+    let mut jobs: Vec<SimThreadTask<'_>> = vec![("close".to_owned(), Box::new(close))];
     for me in 0..CLIENTS {
         let work = move || {
             let synced = client(pool, me);

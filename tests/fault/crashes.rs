@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
+use engine::api::{Caller, FileSystem};
 use format::superblock::{SUPERBLOCK_BYTES, Superblock, VOID_INTERVALS_MAX, VoidInterval};
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
@@ -118,7 +118,7 @@ fn a_cut_over_blocks_that_are_not_installed_shows_no_holes() {
             let offset = u64::try_from(first).expect("small");
             pool.write(&Caller::root(), ino, offset, &bytes[first..]).expect("there is room");
             let size_bytes = Some(u64::try_from(cut).expect("small"));
-            let change = engine::vnode::api::SetAttr { size_bytes, ..Default::default() };
+            let change = engine::api::SetAttr { size_bytes, ..Default::default() };
             pool.setattr(&Caller::root(), ino, &change, None).expect("it may");
             pool.checkpoint().expect("nothing fails");
         });

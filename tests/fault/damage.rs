@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode, RenameMode, XattrMode};
-use engine::{NewFileset, OpenError, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, FsError, NewInode, RenameMode, XattrMode};
+use engine::{NewFileset, Pool, PoolOpenError, PoolOpenOptions};
 use format::defect::DefectCode;
 use format::fileset::{FilesetName, NamePart};
 use format::ids::Place;
@@ -91,9 +91,9 @@ fn rot_is_told_and_never_served() {
         image.flip(offset, mask);
         let device = device_of(&image);
         let is_found = defects(&device).is_some();
-        let options = OpenOptions {
+        let options = PoolOpenOptions {
             files: engine::FilesOptions { is_read_only: true, ..Default::default() },
-            ..OpenOptions::default()
+            ..PoolOpenOptions::default()
         };
         let opened = Pool::open(Arc::clone(&device), Arc::new(ManualClock::new()), options);
         let pool = match opened {
@@ -153,7 +153,7 @@ fn the_paths_of_a_moved_file_and_of_its_whiteout_are_known() {
 fn is_refused(image: &Image, expected: &str) {
     let device = SimDevice::open(image.clone(), SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let error: OpenError = open(&shared).expect_err("it is opened");
+    let error: PoolOpenError = open(&shared).expect_err("it is opened");
     assert!(error.to_string().contains(expected), "{error}");
     assert_eq!(device.counts().writes(), 0, "{error}");
     assert_eq!(device.image().content_hash(), image.content_hash());
@@ -189,7 +189,7 @@ fn garbage_behind_the_head_of_a_superblock_does_not_count() {
         image.write(offset + 4096, &content(3, SUPERBLOCK_BYTES - 4096));
     }
     let shared: SharedDevice = SimDevice::open(image, SimOptions::default());
-    let report = check::run(Arc::clone(&shared), check::Options::default(), &mut |_| {});
+    let report = check::run(Arc::clone(&shared), check::CheckOptions::default(), &mut |_| {});
     assert!(report.is_clean() && report.noted.is_empty(), "{}", report.to_text());
     open(&shared).expect("it is whole").close().expect("nothing fails");
 }
@@ -287,6 +287,9 @@ fn a_lying_attribute_page_is_refused() {
         );
         let unread = pool.getxattr(&Caller::root(), ino, b"user.first").expect_err("it is served");
         assert!(matches!(unread, FsError::Corrupt { .. }), "{unread}");
+        for error in [refused, unread] {
+            assert!(error.file().is_some_and(|file| file.path == "/file"), "{error}");
+        }
     }
 }
 
@@ -323,7 +326,8 @@ fn a_block_that_lies_nowhere_is_told() {
 }
 
 /// Goal: an error names pool and fileset with the path, which files of two filesets may share.
-/// Method: a file of the same path in two filesets and in a clone of one, and all their data rots.
+/// Method: a file of the same path in two filesets and in a snapshot of one, and all their data
+/// rots.
 #[test]
 fn an_error_names_the_fileset_of_its_file() {
     let device = SimDevice::open(new_pool(), SimOptions::default());
@@ -331,9 +335,11 @@ fn an_error_names_the_fileset_of_its_file() {
     let pool = open(&shared).expect("a new pool opens");
     let named = |text: &str| text.parse::<FilesetName>().expect("a name");
     for text in ["home", "home/ann"] {
-        pool.create_fileset(&named(text), &NewFileset::default()).expect("there is room");
+        pool.fileset_admin()
+            .create_fileset(&named(text), &NewFileset::default())
+            .expect("there is room");
     }
-    let ann = pool.hold_fileset(&named("home/ann")).expect("it is there");
+    let ann = pool.fileset_admin().hold_fileset(&named("home/ann")).expect("it is there");
     let bytes = content(1, FILE_BYTES);
     for root in [pool.root(), pool.root_of(ann).expect("it is held")] {
         let new = NewInode::new(FileKind::Regular, 0o644);
@@ -341,7 +347,9 @@ fn an_error_names_the_fileset_of_its_file() {
         pool.write(&Caller::root(), made.ino, 0, &bytes).expect("there is room");
     }
     let part = NamePart::new("then").expect("a name");
-    pool.create_clone(&named("home/ann"), &part, [7; 16]).expect("there is room");
+    pool.fileset_admin()
+        .create_snapshot(&named("home/ann"), &part, [7; 16])
+        .expect("there is room");
     pool.close().expect("nothing fails");
     drop(pool);
     let (image, mut data) = (device.image(), Vec::new());
@@ -353,8 +361,8 @@ fn an_error_names_the_fileset_of_its_file() {
     data.iter().for_each(|offset| device.rot(*offset, 1));
     let shared: SharedDevice = device;
     let pool = open(&shared).expect("no content is read yet");
-    let ann = pool.hold_fileset(&named("home/ann")).expect("it is there");
-    let then = pool.hold_clone(&named("home/ann"), &part).expect("it is there");
+    let ann = pool.fileset_admin().hold_fileset(&named("home/ann")).expect("it is there");
+    let then = pool.fileset_admin().hold_snapshot(&named("home/ann"), &part).expect("it is there");
     for (fileset, name) in
         [(pool.main_fileset(), "root"), (ann, "home/ann"), (then, "home/ann@then")]
     {

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::vnode::api::{Caller, FileSystem, FsError, FsResult};
-use engine::{OpenOptions, Pool};
+use engine::api::{Caller, FileSystem, FsError, FsResult};
+use engine::{Pool, PoolOpenOptions};
 use runtime::clock::{ManualClock, SimClock};
 use runtime::prng::Prng;
 use runtime::sync::Mutex;
-use runtime::sync::sim::{Job, Scheduler};
+use runtime::sync::sim::{Scheduler, SimThreadTask};
 use storage::device::sim::{DiskModel, Fault, FaultPlan, Image, SimDevice, SimOptions};
 use storage::device::{DEADLINE_MIN, DeadlineDevice, MemoryDevice, RequestKind, SharedDevice};
 use testkit::ops::sync;
@@ -257,12 +257,12 @@ const SEEDS: u64 = 150;
 const WORK_NS: u64 = 1_000_000_000;
 
 /// A log and a cache so small that clients wait for checkpoints, and these for pages.
-fn small_options() -> OpenOptions {
-    OpenOptions {
+fn small_options() -> PoolOpenOptions {
+    PoolOpenOptions {
         cache_bytes: 1 << 20,
         active_log_bytes: 320 << 10,
         dirty_pages: 256,
-        ..OpenOptions::default()
+        ..PoolOpenOptions::default()
     }
 }
 
@@ -329,7 +329,7 @@ fn clients_with(base: &Image, seed: u64) -> bool {
     };
     let (timed, context) = (&timed, &context);
     let all = &Mutex::new((Promised::new(), false));
-    let mut jobs: Vec<Job<'_>> = Vec::new();
+    let mut jobs: Vec<SimThreadTask<'_>> = Vec::new();
     for me in 0..CLIENTS {
         let work = move || {
             let (promised, ended) = client(pool, me, timed);

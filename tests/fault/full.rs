@@ -1,13 +1,13 @@
 //! Pools that are full.
 
 use engine::Pool;
-use engine::vnode::api::{Caller, FileSystem, FsError, SetAttr};
+use engine::api::{Caller, FileSystem, FsError, SetAttr};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use std::sync::Arc;
 use storage::device::{CountingDevice, MemoryDevice, SharedDevice};
 
-use engine::OpenOptions;
+use engine::PoolOpenOptions;
 
 use super::{content, create, defects, find, make, pool_in_memory};
 
@@ -99,7 +99,7 @@ fn overwriting_at_ninety_percent_goes_on() {
     let device: SharedDevice = counting.clone();
     create(&device, BYTES);
     let clock = Arc::new(ManualClock::new());
-    let pool = Pool::open(Arc::clone(&device), clock.clone(), OpenOptions::default())
+    let pool = Pool::open(Arc::clone(&device), clock.clone(), PoolOpenOptions::default())
         .expect("a new pool opens");
     make(&pool, "file").expect("there is room");
     let ino = find(&pool, "file").expect("it was made");

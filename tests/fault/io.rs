@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::Pool;
-use engine::vnode::api::{Caller, FileSystem, FsError, FsResult};
+use engine::api::{Caller, FileSystem, FsError, FsResult};
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
 use storage::device::{RequestKind, SharedDevice};
@@ -45,7 +45,7 @@ fn work(pool: &Pool, promised: &mut Promised) -> FsResult<()> {
             let root = pool.root();
             // From here to the sync it has either name: no promise names it.
             let bytes = promised.remove(&old).expect("made in the round before");
-            let mode = engine::vnode::api::RenameMode::Replace;
+            let mode = engine::api::RenameMode::Replace;
             pool.rename(&caller, (root, old.as_bytes()), (root, new.as_bytes()), mode, None)?;
             promised.remove(&small);
             pool.unlink(&caller, root, small.as_bytes(), None)?;

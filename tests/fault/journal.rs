@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
+use engine::api::{Caller, FileSystem};
 use format::geometry::{JOURNAL_HEAD_COPIES, JOURNAL_HEADS};
 use format::journal::JournalHead;
 use format::superblock::{SUPERBLOCK_BYTES, Superblock};

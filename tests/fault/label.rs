@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{CreateOptions, OpenError, Pool};
+use engine::{Pool, PoolCreateOptions, PoolOpenError};
 use format::superblock::{LABEL_BYTES, LabelError};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
@@ -15,20 +15,24 @@ use super::{POOL_BYTES, create, defects, open};
 fn a_label_that_cannot_be_printed_is_not_made() {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
     let made = |label: &str| {
-        let options =
-            CreateOptions { label: label.to_owned(), ..CreateOptions::new(POOL_BYTES, [5; 64]) };
+        let options = PoolCreateOptions {
+            label: label.to_owned(),
+            ..PoolCreateOptions::new(POOL_BYTES, [5; 64])
+        };
         Pool::create(&device, &ManualClock::new(), &options)
     };
     let longer = "l".repeat(LABEL_BYTES + 1);
     for (label, expected) in [
-        ("two\nlines", LabelError::ControlCharacter),
-        ("\u{1b}[31mred", LabelError::ControlCharacter),
-        ("end\0", LabelError::ControlCharacter),
-        ("c1\u{9b}", LabelError::ControlCharacter),
+        ("two\nlines", LabelError::Character),
+        ("\u{1b}[31mred", LabelError::Character),
+        ("end\0", LabelError::Character),
+        ("c1\u{9b}", LabelError::Character),
+        ("tank:home", LabelError::Character),
+        ("a/b", LabelError::Character),
         (&longer, LabelError::TooLong),
     ] {
         match made(label) {
-            Err(OpenError::Label(error)) => assert_eq!(error, expected, "{label:?}"),
+            Err(PoolOpenError::Label(error)) => assert_eq!(error, expected, "{label:?}"),
             other => panic!("{label:?}: {other:?}"),
         }
         assert!(read_superblock(device.as_ref()).is_err(), "{label:?}: there is a pool");

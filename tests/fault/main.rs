@@ -21,8 +21,8 @@ mod unwritable;
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
-use engine::{CreateOptions, OpenError, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenError, PoolOpenOptions};
 use format::page::{PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, page_lsn, stamp};
 use runtime::clock::ManualClock;
 use storage::device::sim::{Image, SimDevice, SimOptions};
@@ -42,12 +42,12 @@ fn new_pool() -> Image {
 }
 
 fn create(device: &SharedDevice, bytes: u64) {
-    let options = CreateOptions::new(bytes, [5; 64]);
+    let options = PoolCreateOptions::new(bytes, [5; 64]);
     Pool::create(device, &ManualClock::new(), &options).expect("a pool fits");
 }
 
-fn open(device: &SharedDevice) -> Result<Pool, OpenError> {
-    Pool::open(Arc::clone(device), Arc::new(ManualClock::new()), OpenOptions::default())
+fn open(device: &SharedDevice) -> Result<Pool, PoolOpenError> {
+    Pool::open(Arc::clone(device), Arc::new(ManualClock::new()), PoolOpenOptions::default())
 }
 
 fn device_of(image: &Image) -> SharedDevice {
@@ -108,6 +108,6 @@ fn forget_lsns(image: &mut Image) {
 }
 
 fn defects(device: &SharedDevice) -> Option<String> {
-    let report = check::run(Arc::clone(device), check::Options::default(), &mut |_| ());
+    let report = check::run(Arc::clone(device), check::CheckOptions::default(), &mut |_| ());
     (!report.is_clean()).then(|| report.to_text())
 }

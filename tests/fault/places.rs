@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem, Ino, ReadAsked, SetAttr};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileReadRequest, FileSystem, Ino, SetAttr};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::{ManualClock, SimClock};
 use runtime::sync::Mutex;
-use runtime::sync::sim::{Job, Scheduler, current, sleep_until};
+use runtime::sync::sim::{Scheduler, SimThreadTask, current, sleep_until};
 use storage::device::{
-    Completion, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, PendingRequest, Purpose,
-    RequestKind, SharedDevice, Ticket,
+    Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, MemoryDevice,
+    PendingRequest, RequestKind, SharedDevice, Ticket,
 };
 
 use super::{content, find, make};
@@ -36,14 +36,14 @@ const ROUNDS: u64 = 4;
 #[derive(Debug)]
 struct LateReads(SharedDevice);
 
-struct Late(SharedDevice, Operation);
+struct Late(SharedDevice, DeviceOperation);
 
 impl PendingRequest for Late {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
         if let Some(scheduler) = current() {
             sleep_until(scheduler.now_ns() + LATE_NS);
         }
-        self.0.submit(Purpose::Data, self.1).wait()
+        self.0.submit(IoPurpose::Data, self.1).wait()
     }
 }
 
@@ -52,8 +52,8 @@ impl Device for LateReads {
         self.0.info()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
-        if purpose == Purpose::Data && operation.kind() == RequestKind::Read {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
+        if purpose == IoPurpose::Data && operation.kind() == RequestKind::Read {
             return Ticket::new(Box::new(Late(Arc::clone(&self.0), operation)));
         }
         self.0.submit(purpose, operation)
@@ -64,7 +64,7 @@ impl Device for LateReads {
 /// one of nothing.
 fn pool_with_files(names: [&str; 2]) -> SharedDevice {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let mut create = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let mut create = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     create.geometry.journal_bytes = Some(1 << 20);
     create.geometry.segment_bytes = Some(128 << 10);
     create.geometry.group_bytes = Some(2 << 20);
@@ -104,12 +104,16 @@ fn read_while_one_is_cut(victim: usize) {
     let device: SharedDevice = Arc::new(LateReads(pool_with_files(names)));
     let scheduler = Scheduler::new(SEED);
     let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
-    let pool = Pool::open(device, clock, OpenOptions::default()).expect("it was closed");
+    let pool = Pool::open(device, clock, PoolOpenOptions::default()).expect("it was closed");
     let files = names.map(|name| find(&pool, name).expect("it is there"));
-    let asked =
-        files.map(|ino| ReadAsked { caller: &ROOT, ino, offset: 0, length_bytes: FILE_BYTES });
+    let asked = files.map(|ino| FileReadRequest {
+        caller: &ROOT,
+        ino,
+        offset: 0,
+        length_bytes: FILE_BYTES,
+    });
     let answers = Mutex::new(vec![None, None]);
-    let jobs: Vec<Job<'_>> = vec![
+    let jobs: Vec<SimThreadTask<'_>> = vec![
         (
             "reader".to_owned(),
             Box::new(|| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
+use engine::api::{Caller, FileSystem};
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
 

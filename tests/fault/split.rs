@@ -1,13 +1,13 @@
 //! Leaves of 16 KiB blocks that are split into blocks of 4 KiB, and what is damaged in them.
 
 use engine::Pool;
-use engine::vnode::api::{Caller, FileSystem, Ino, SetAttr};
+use engine::api::{Caller, FileSystem, Ino, SetAttr};
 use format::ids::{Epoch, Place};
 use format::map::{is_split, set_pointer};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, stamp};
 use format::pointer::BlockPointer;
 use runtime::prng::Prng;
-use storage::device::{AlignedBuffer, Purpose, SharedDevice};
+use storage::device::{AlignedBuffer, IoPurpose, SharedDevice};
 
 use super::{content, defects, find, make, open, pool_in_memory, read};
 
@@ -126,7 +126,7 @@ fn a_block_that_is_cut_while_it_waits_is_divided_up_to_the_end() {
 
 fn pages(device: &SharedDevice) -> impl Iterator<Item = (u64, PageBytes)> {
     (0..POOL_BYTES / 4096).filter_map(move |number| {
-        let bytes = device.read(Purpose::Home, number * 4096, PAGE_BYTES).expect("in range");
+        let bytes = device.read(IoPurpose::Home, number * 4096, PAGE_BYTES).expect("in range");
         Some((number * 4096, *bytes.first_chunk()?))
     })
 }
@@ -141,12 +141,12 @@ fn map_pages(device: &SharedDevice, wanted: impl Fn(&PageBytes) -> bool) -> Vec<
 }
 
 fn change(device: &SharedDevice, offset: u64, change: impl FnOnce(&mut PageBytes)) {
-    let bytes = device.read(Purpose::Home, offset, PAGE_BYTES).expect("in range");
+    let bytes = device.read(IoPurpose::Home, offset, PAGE_BYTES).expect("in range");
     let mut bytes: PageBytes = *bytes.first_chunk().expect("a page");
     let lsn = PageHeader::parse(&bytes).expect("a page").lsn;
     change(&mut bytes);
     stamp(&mut bytes, lsn);
-    device.write(Purpose::Home, offset, AlignedBuffer::copy_of(&bytes)).expect("in range");
+    device.write(IoPurpose::Home, offset, AlignedBuffer::copy_of(&bytes)).expect("in range");
 }
 
 /// A split leaf has four pointers and no fifth.
@@ -171,7 +171,7 @@ fn explain_shows_the_blocks_of_a_split_leaf() {
     let range = 3 * 16384 + 8192..3 * 16384 + 8200;
     let there = inspect::explain::explain_path(
         &device,
-        inspect::explain::Whose::First,
+        inspect::explain::FilesetSelector::First,
         b"/file",
         Some(range),
     )

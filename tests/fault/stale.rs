@@ -7,9 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use engine::vnode::FilesOptions;
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, SetAttr, XattrMode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, NewInode, SetAttr, XattrMode};
+use engine::{FilesOptions, Pool, PoolCreateOptions, PoolOpenOptions};
 use format::bitmap;
 use format::geometry::{FIXED_DISK_GROUP, Geometry};
 use format::ids::Place;
@@ -46,7 +45,7 @@ fn at(directory: bool, number: u64) -> String {
 fn history() -> History {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
     options.geometry.group_bytes = Some(GROUP_BYTES);
     Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
     let mut files = BTreeMap::new();
@@ -230,7 +229,7 @@ fn judge(fault: &str) {
         let told = defects(&device_of(image));
         assert!(told.is_some(), "{what}: the check sees nothing");
         let files = FilesOptions { is_read_only: true, ..FilesOptions::default() };
-        let options = OpenOptions { files, ..OpenOptions::default() };
+        let options = PoolOpenOptions { files, ..PoolOpenOptions::default() };
         if let Ok(pool) = Pool::open(device_of(image), Arc::new(ManualClock::new()), options) {
             right += read_all(&pool, &history, what);
         }
@@ -295,10 +294,10 @@ fn pages_that_were_exchanged_are_told_and_destroy_nothing() {
     judge("exchanged");
 }
 
-/// Goal: an LSN page whose last write was lost makes no page look lost: it is made anew. Method:
+/// Goal: an LSN page whose last write was lost makes no page look lost: it is rebuilt. Method:
 /// each stale LSN page in turn; every file reads, also after a checkpoint and another open.
 #[test]
-fn an_lsn_page_that_is_stale_is_made_anew() {
+fn an_lsn_page_that_is_stale_is_rebuilt() {
     let history = history();
     let geometry = &history.geometry;
     let (older, newer) = (pages(&history.older, geometry), pages(&history.newer, geometry));

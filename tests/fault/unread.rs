@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-use engine::{CreateOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::{Pool, PoolCreateOptions};
 use format::defect::DefectCode;
 use format::geometry::JOURNAL_HEADS;
 use format::ids::AnodeNo;
@@ -62,7 +62,7 @@ fn open_with_bad(image: &Image, offset: u64) -> Result<Vec<Option<Vec<u8>>>, Str
 fn found_with_bad(image: &Image, offset: u64) -> Vec<DefectCode> {
     let device = SimDevice::open(image.clone(), SimOptions::default());
     device.arm(FaultPlan { faults: vec![Fault::BadSector { offset }] });
-    let report = check::run(device, check::Options::default(), &mut |_| ());
+    let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
     report.counts.into_keys().collect()
 }
 
@@ -111,7 +111,7 @@ fn a_rotten_chunk_is_never_the_end_of_the_log() {
         // Longer than what is read at a time.
         let device = SimDevice::new(POOL_BYTES, SimOptions::default());
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-        let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+        let mut options = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
         options.geometry.journal_bytes = Some(4 << 20);
         Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
         let (image, superblock) = cut_off_after(files, device.durable_image());
@@ -150,7 +150,7 @@ fn a_rotten_chunk_is_never_the_end_of_the_log() {
 fn a_bad_sector_below_small_fragments_stops_no_open() {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
     options.geometry.fragment_bytes = 1024;
     Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
     let (image, superblock) = cut_off_after(0, device.durable_image());
@@ -240,7 +240,7 @@ fn a_bad_sector_of_what_there_is_twice_stops_no_open() {
     let geometry = &superblock.geometry;
     let heads = geometry.journal_offset..geometry.journal_offset + JOURNAL_HEADS * 4096;
     let area = geometry.double_write_offset..geometry.group_table_offset;
-    let lsn_pages = geometry.groups().flat_map(|group| {
+    let lsn_pages = geometry.group_layout().groups().flat_map(|group| {
         let place = move |index| geometry.lsn_page_place(group, index);
         (0..geometry.lsn_pages()).map(place)
     });

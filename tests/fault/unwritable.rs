@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem, FsError, FsResult, Ino};
-use engine::{CreateOptions, OpenOptions, PENDING_BYTES_MAX, Pool};
+use engine::api::{Caller, FileSystem, FsError, FsResult, Ino};
+use engine::{PENDING_BYTES_MAX, Pool, PoolCreateOptions, PoolOpenOptions};
 use format::defect::Defect;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
@@ -35,7 +35,7 @@ fn name_of(number: u64) -> String {
 fn full_image() -> Image {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let mut create = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let mut create = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     create.geometry.journal_bytes = Some(1 << 20);
     create.geometry.segment_bytes = Some(128 << 10);
     create.geometry.group_bytes = Some(2 << 20);
@@ -80,7 +80,8 @@ fn broken() -> Broken {
     let device = SimDevice::open(image, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
     let clock = Arc::new(ManualClock::new());
-    let pool = Pool::open(shared, clock.clone(), OpenOptions::default()).expect("it was closed");
+    let pool =
+        Pool::open(shared, clock.clone(), PoolOpenOptions::default()).expect("it was closed");
     let (caller, block) = (Caller::root(), content(100, BLOCK_BYTES));
     // Segments are open for what is new and for what is overwritten, before the descriptor rots.
     let other = make(&pool, "other").expect("there is room");

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use engine::vnode::api::FileSystem;
-use engine::{CreateOptions, FilesetChange, OpenOptions, Pool};
+use engine::api::FileSystem;
+use engine::{FilesetChange, Pool, PoolCreateOptions, PoolOpenOptions};
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
@@ -25,7 +25,7 @@ type Names = BTreeSet<String>;
 
 fn open(device: &Arc<SimDevice>, fileset: Option<&str>) -> Pool {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
-    let options = OpenOptions { fileset: fileset.map(name), ..OpenOptions::default() };
+    let options = PoolOpenOptions { fileset: fileset.map(name), ..PoolOpenOptions::default() };
     Pool::open(shared, Arc::new(ManualClock::new()), options).expect("the pool opens")
 }
 
@@ -33,13 +33,13 @@ fn open(device: &Arc<SimDevice>, fileset: Option<&str>) -> Pool {
 fn filled_pool() -> Image {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let create = CreateOptions::new(POOL_BYTES, [9; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [9; 64]);
     Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
     for number in 0..FILLED {
         let text = format!("filled{number}");
         let pool = open(&device, None);
         let random = new_fileset(u8::try_from(number).expect("few"));
-        pool.create_fileset(&name(&text), &random).expect("there is room");
+        pool.fileset_admin().create_fileset(&name(&text), &random).expect("there is room");
         pool.close().expect("nothing fails");
         let pool = open(&device, Some(&text));
         work(&pool, number, 200);
@@ -71,12 +71,12 @@ fn run(device: &Arc<SimDevice>, seed: u64) -> Vec<State> {
         match prng.below(4) {
             0 => {
                 let random = new_fileset(u8::try_from(number).expect("few"));
-                pool.create_fileset(&name(&fresh), &random).expect("there is room");
+                pool.fileset_admin().create_fileset(&name(&fresh), &random).expect("there is room");
                 now.insert(fresh);
             }
             1 => {
                 let change = FilesetChange { name: Some(name(&fresh)), ..FilesetChange::default() };
-                if pool.change_fileset(&name(&chosen), &change).is_ok() {
+                if pool.fileset_admin().change_fileset(&name(&chosen), &change).is_ok() {
                     let moved = |text: &String| match text.strip_prefix(&chosen) {
                         Some(rest) if rest.is_empty() || below(text) => format!("{fresh}{rest}"),
                         _ => text.clone(),
@@ -85,7 +85,7 @@ fn run(device: &Arc<SimDevice>, seed: u64) -> Vec<State> {
                 }
             }
             2 => {
-                if pool.delete_fileset(&name(&chosen)).is_ok() {
+                if pool.fileset_admin().delete_fileset(&name(&chosen)).is_ok() {
                     now.remove(&chosen);
                 }
             }
@@ -148,7 +148,8 @@ fn a_crash_leaves_each_change_of_filesets_whole_or_undone() {
     assert!(judged > 500, "{judged} images mean little");
 }
 
-/// A pool whose table has two pages of entries: those of a clone and of what came of it lie apart.
+/// A pool whose table has two pages of entries: those of a snapshot and of what came of it lie
+/// apart.
 struct Apart {
     device: Arc<SimDevice>,
     pool: Pool,
@@ -159,16 +160,17 @@ impl Apart {
     fn new() -> Apart {
         let device = SimDevice::new(POOL_BYTES, SimOptions::default());
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-        let create = CreateOptions::new(POOL_BYTES, [9; 64]);
+        let create = PoolCreateOptions::new(POOL_BYTES, [9; 64]);
         Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
         let pool = open(&device, None);
         work(&pool, 1, 100);
         Apart { device, pool, slots: 1 }
     }
 
-    /// Takes a clone of what is there, and changes some of that.
-    fn clone(&mut self, text: &str) {
-        let taken = self.pool.create_clone(&name("root"), &part(text), [self.slots; 16]);
+    /// Takes a snapshot of what is there, and changes some of that.
+    fn take_snapshot(&mut self, text: &str) {
+        let taken =
+            self.pool.fileset_admin().create_snapshot(&name("root"), &part(text), [self.slots; 16]);
         taken.expect("there is room");
         self.slots += 1;
         work(&self.pool, u64::from(self.slots), 100);
@@ -178,7 +180,10 @@ impl Apart {
     fn fill_page(&mut self) {
         for number in self.slots..FIRST_PAGE_SLOTS {
             let new = new_fileset(number);
-            self.pool.create_fileset(&name(&format!("f{number}")), &new).expect("there is room");
+            self.pool
+                .fileset_admin()
+                .create_fileset(&name(&format!("f{number}")), &new)
+                .expect("there is room");
         }
         self.slots = FIRST_PAGE_SLOTS;
     }
@@ -204,19 +209,19 @@ fn part(text: &str) -> NamePart {
     NamePart::new(text).expect("it is a name")
 }
 
-/// Goal: a clone whose fork was just freed is deleted, and no crash keeps that and brings the fork
-/// back. Method: nobody but who deletes the clone makes anything last.
+/// Goal: a snapshot whose clone was just freed is deleted, and no crash keeps that and brings the
+/// clone back. Method: nobody but who deletes the snapshot makes anything last.
 #[test]
-fn a_crash_brings_no_fork_back_of_a_clone_that_is_deleted() {
+fn a_crash_brings_no_clone_back_of_a_snapshot_that_is_deleted() {
     let mut apart = Apart::new();
-    apart.clone("c");
-    apart.clone("d");
+    apart.take_snapshot("c");
+    apart.take_snapshot("d");
     apart.fill_page();
     let from = (&name("root"), &part("c"));
-    apart.pool.fork_clone(from, &name("fork"), [8; 16]).expect("there is room");
+    apart.pool.fileset_admin().create_clone(from, &name("clone"), [8; 16]).expect("there is room");
     apart.pool.sync().expect("nothing fails");
-    apart.pool.delete_fileset(&name("fork")).expect("nobody has it");
+    apart.pool.fileset_admin().delete_fileset(&name("clone")).expect("nobody has it");
     free_all(&apart.pool);
-    apart.pool.delete_clone(&name("root"), &part("c")).expect("nobody has it");
+    apart.pool.fileset_admin().delete_snapshot(&name("root"), &part("c")).expect("nobody has it");
     apart.cut();
 }

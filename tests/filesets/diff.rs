@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use engine::vnode::api::FileKind;
-use engine::{Became, Difference, OpenOptions, Pool};
+use engine::api::FileKind;
+use engine::{Difference, DifferenceKind, Pool, PoolOpenOptions};
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
@@ -29,9 +29,10 @@ fn part(text: &str) -> NamePart {
     NamePart::new(text).expect("a test writes a name")
 }
 
-fn open(device: &SharedDevice, clone: Option<&str>) -> Pool {
+fn open(device: &SharedDevice, snapshot: Option<&str>) -> Pool {
     let fileset = Some(name("root"));
-    let options = OpenOptions { fileset, clone: clone.map(part), ..OpenOptions::default() };
+    let options =
+        PoolOpenOptions { fileset, snapshot: snapshot.map(part), ..PoolOpenOptions::default() };
     let clock = Arc::new(ManualClock::new());
     Pool::open(Arc::clone(device), clock, options).expect("the pool opens")
 }
@@ -74,10 +75,10 @@ fn judge(before: &Known, after: &Known, told: &[Difference]) -> Result<(), Strin
     }
     expected.extend(removed.into_iter().map(|(_, path)| (path.clone(), None)));
     let names = told.iter().filter_map(|it| match &it.became {
-        Became::Created => Some((it.path.clone(), Some(None))),
-        Became::Renamed { from } => Some((it.path.clone(), Some(Some(from.clone())))),
-        Became::Removed => Some((it.path.clone(), None)),
-        Became::Modified { .. } => None,
+        DifferenceKind::Created => Some((it.path.clone(), Some(None))),
+        DifferenceKind::Renamed { from } => Some((it.path.clone(), Some(Some(from.clone())))),
+        DifferenceKind::Removed => Some((it.path.clone(), None)),
+        DifferenceKind::Modified { .. } => None,
     });
     let names: BTreeSet<_> = names.collect();
     if names != expected {
@@ -85,9 +86,9 @@ fn judge(before: &Known, after: &Known, told: &[Difference]) -> Result<(), Strin
         let wrong: Vec<_> = names.difference(&expected).take(3).collect();
         return Err(format!("missed {missed:?}, told {wrong:?}"));
     }
-    let modified: BTreeMap<Identity, &Became> = told
+    let modified: BTreeMap<Identity, &DifferenceKind> = told
         .iter()
-        .filter(|it| matches!(it.became, Became::Modified { .. }))
+        .filter(|it| matches!(it.became, DifferenceKind::Modified { .. }))
         .map(|it| (after.names[&Path(it.path.clone())], &it.became))
         .collect();
     for (identity, now) in &after.inodes {
@@ -98,11 +99,17 @@ fn judge(before: &Known, after: &Known, told: &[Difference]) -> Result<(), Strin
     Ok(())
 }
 
-fn bytes_are_told(was: &Inode, now: &Inode, told: Option<&Became>) -> Result<(), String> {
+fn bytes_are_told(was: &Inode, now: &Inode, told: Option<&DifferenceKind>) -> Result<(), String> {
     let mut ranges: &[Range<u64>] = &[];
     let mut sizes = (was.attr.size_bytes, now.attr.size_bytes);
     let mut told_attributes = false;
-    if let Some(Became::Modified { ranges: told, has_attributes, size_before, size_after }) = told {
+    if let Some(DifferenceKind::Modified {
+        ranges: told,
+        has_attributes,
+        size_before,
+        size_after,
+    }) = told
+    {
         (ranges, told_attributes) = (told, *has_attributes);
         if now.attr.kind != FileKind::Directory {
             sizes = (*size_before, *size_after);
@@ -130,7 +137,7 @@ fn bytes_are_told(was: &Inode, now: &Inode, told: Option<&Became>) -> Result<(),
 }
 
 /// Goal: diff tells every path that came, went or moved and every byte that differs, and no other
-/// path; of any two clones in either order, and of the fileset itself. Method: random histories,
+/// path; of any two snapshots in either order, and of the fileset itself. Method: random histories,
 /// each node's whole tree compared with the others'.
 #[test]
 fn diff_tells_what_whole_trees_show() {
@@ -141,23 +148,26 @@ fn diff_tells_what_whole_trees_show() {
         for number in 0..4 {
             work(&pool, seed * 100 + number, if number == 0 { 250 } else { 40 });
             if number < 3 {
-                let clone = part(&format!("c{number}"));
+                let snapshot = part(&format!("c{number}"));
                 let random = [u8::try_from(number).expect("few"); 16];
-                pool.create_clone(&name("root"), &clone, random).expect("there is room");
+                pool.fileset_admin()
+                    .create_snapshot(&name("root"), &snapshot, random)
+                    .expect("there is room");
             }
         }
         let live = Known::of(&pool);
         let mut told = BTreeMap::new();
         for (from, to) in [(0, 1), (1, 2), (0, 2), (2, 0), (0, 3), (2, 3)] {
-            let clones = (part(&format!("c{from}")), part(&format!("c{to}")));
+            let snapshots = (part(&format!("c{from}")), part(&format!("c{to}")));
             let mut all: Vec<Difference> = Vec::new();
             let root = name("root");
-            let to_clone = (to < 3).then_some(&clones.1);
-            pool.diff((&root, &clones.0), (&root, to_clone), [77; 16], &mut |difference| {
-                all.push(difference.clone());
-                ControlFlow::Continue(())
-            })
-            .expect("both can be read");
+            let to_snapshot = (to < 3).then_some(&snapshots.1);
+            pool.fileset_admin()
+                .diff((&root, &snapshots.0), (&root, to_snapshot), [77; 16], &mut |difference| {
+                    all.push(difference.clone());
+                    ControlFlow::Continue(())
+                })
+                .expect("both can be read");
             told.insert((from, to), all);
         }
         pool.close().expect("nothing fails");
@@ -174,7 +184,8 @@ fn diff_tells_what_whole_trees_show() {
             judge(&known[from], &known[to], &all)
                 .unwrap_or_else(|what| panic!("seed {seed}, c{from} to c{to}: {what}"));
             judged += all.len();
-            renamed += all.iter().filter(|it| matches!(it.became, Became::Renamed { .. })).count();
+            renamed +=
+                all.iter().filter(|it| matches!(it.became, DifferenceKind::Renamed { .. })).count();
         }
     }
     assert!(judged > 500 && renamed > 5, "{judged} differences, {renamed} renames");
@@ -185,21 +196,26 @@ fn diff_tells_what_whole_trees_show() {
 fn what_cannot_be_compared_is_refused() {
     let device = new_pool();
     let pool = open(&device, None);
-    pool.create_fileset(&name("other"), &super::new_fileset(9)).expect("there is room");
+    pool.fileset_admin()
+        .create_fileset(&name("other"), &super::new_fileset(9))
+        .expect("there is room");
     for text in ["root", "other"] {
-        pool.create_clone(&name(text), &part("c"), [1; 16]).expect("there is room");
+        pool.fileset_admin()
+            .create_snapshot(&name(text), &part("c"), [1; 16])
+            .expect("there is room");
     }
     let (root, other, c) = (name("root"), name("other"), part("c"));
     let mut nothing = |_: &Difference| ControlFlow::Continue(());
-    let refused = pool.diff((&root, &c), (&other, Some(&c)), [0; 16], &mut nothing);
-    assert_eq!(refused, Err(engine::vnode::api::FsError::Invalid));
+    let refused = pool.fileset_admin().diff((&root, &c), (&other, Some(&c)), [0; 16], &mut nothing);
+    assert_eq!(refused, Err(engine::api::FsError::Invalid));
     work(&pool, 1, 30);
     let mut tried = None;
-    pool.diff((&root, &c), (&root, None), [0; 16], &mut |_| {
-        tried.get_or_insert_with(|| pool.delete_clone(&root, &c));
-        ControlFlow::Continue(())
-    })
-    .expect("both can be read");
+    pool.fileset_admin()
+        .diff((&root, &c), (&root, None), [0; 16], &mut |_| {
+            tried.get_or_insert_with(|| pool.fileset_admin().delete_snapshot(&root, &c));
+            ControlFlow::Continue(())
+        })
+        .expect("both can be read");
     let refused = tried.expect("something differs").expect_err("it is being read").to_string();
     assert!(refused.contains("it is being read"), "{refused}");
     pool.close().expect("nothing fails");

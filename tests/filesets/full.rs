@@ -1,7 +1,7 @@
-//! A full pool whose clones hold most of it.
+//! A full pool whose snapshots hold most of it.
 
 use engine::Pool;
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr};
+use engine::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr};
 use format::fileset::NamePart;
 use runtime::prng::Prng;
 
@@ -72,39 +72,43 @@ fn remove_some(pool: &Pool, prng: &mut Prng) -> usize {
     refused
 }
 
-/// Goal: in a pool that is full with clones, deleting clones always goes well and gives space back,
-/// removing and truncating files goes well but for the last part of the reserve, and nothing leaks.
-/// Method: fill, take clones, remove and truncate by chance; then delete clones in any order.
+/// Goal: in a pool that is full with snapshots, deleting snapshots always goes well and gives space
+/// back, removing and truncating files goes well but for the last part of the reserve, and nothing
+/// leaks. Method: fill, take snapshots, remove and truncate by chance; then delete snapshots in any
+/// order.
 #[test]
-fn deleting_clones_frees_a_full_pool() {
+fn deleting_snapshots_frees_a_full_pool() {
     for seed in 0..4 {
         let device = new_pool();
         let pool = open(&device, None);
         pool.tick().expect("nothing fails");
         let mut prng = Prng::from_seed(seed);
-        let mut clones: Vec<String> = Vec::new();
+        let mut snapshots: Vec<String> = Vec::new();
         for round in 0..10 {
             let written = fill(&pool, &mut prng);
             let text = format!("c{round}");
-            match pool.create_clone(&name("root"), &part(&text), [round; 16]) {
-                Ok(_) => clones.push(text),
+            match pool.fileset_admin().create_snapshot(&name("root"), &part(&text), [round; 16]) {
+                Ok(_) => snapshots.push(text),
                 Err(FsError::NoSpace) => {}
                 Err(error) => panic!("seed {seed}, round {round}: {error}"),
             }
             let refused = remove_some(&pool, &mut prng);
             assert!(refused < 20, "seed {seed}, round {round}: nothing can be removed");
-            if round > 2 && !clones.is_empty() && (written == 0 || prng.one_in(2)) {
-                let chosen = usize::try_from(prng.below(100)).expect("few") % clones.len();
-                let deleted = pool.delete_clone(&name("root"), &part(&clones.remove(chosen)));
+            if round > 2 && !snapshots.is_empty() && (written == 0 || prng.one_in(2)) {
+                let chosen = usize::try_from(prng.below(100)).expect("few") % snapshots.len();
+                let deleted = pool
+                    .fileset_admin()
+                    .delete_snapshot(&name("root"), &part(&snapshots.remove(chosen)));
                 deleted.unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));
                 free_all(&pool);
                 pool.checkpoint().expect("nothing fails");
             }
         }
         let full = used_bytes(&pool);
-        for clone in clones {
-            pool.delete_clone(&name("root"), &part(&clone))
-                .unwrap_or_else(|error| panic!("seed {seed}: {clone}: {error}"));
+        for snapshot in snapshots {
+            pool.fileset_admin()
+                .delete_snapshot(&name("root"), &part(&snapshot))
+                .unwrap_or_else(|error| panic!("seed {seed}: {snapshot}: {error}"));
             free_all(&pool);
         }
         let left = used_bytes(&pool);
@@ -116,7 +120,7 @@ fn deleting_clones_frees_a_full_pool() {
                 Err(error) => panic!("seed {seed}: {text}: {error}"),
             }
         }
-        assert!(used_bytes(&pool) < full / 4, "seed {seed}: all files and clones are gone");
+        assert!(used_bytes(&pool) < full / 4, "seed {seed}: all files and snapshots are gone");
         assert!(fill(&pool, &mut prng) > 100, "seed {seed}: there is room again");
         pool.close().expect("nothing fails");
         drop(pool);

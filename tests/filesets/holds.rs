@@ -1,6 +1,6 @@
 //! Filesets that fronts hold and give back.
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
+use engine::api::{Caller, FileKind, FileSystem, FsError, NewInode};
 
 use super::{assert_clean, free_all, name, new_fileset, new_pool, open, used_bytes};
 
@@ -11,10 +11,10 @@ use super::{assert_clean, free_all, name, new_fileset, new_pool, open, used_byte
 fn a_fileset_that_is_given_back_keeps_nothing_and_can_be_deleted() {
     let device = new_pool();
     let pool = open(&device, None);
-    pool.create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
+    pool.fileset_admin().create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
     let empty = used_bytes(&pool);
-    let uuid = pool.hold_fileset(&name("a")).expect("it is there");
-    assert_eq!(pool.hold_fileset(&name("a")), Ok(uuid));
+    let uuid = pool.fileset_admin().hold_fileset(&name("a")).expect("it is there");
+    assert_eq!(pool.fileset_admin().hold_fileset(&name("a")), Ok(uuid));
     let (root, caller) = (pool.root_of(uuid).expect("it is held"), Caller::root());
     for number in 0..4_u8 {
         let name = [b'a' + number];
@@ -25,23 +25,23 @@ fn a_fileset_that_is_given_back_keeps_nothing_and_can_be_deleted() {
     }
     pool.sync().expect("nothing fails");
     assert!(used_bytes(&pool) > empty + 1_000_000, "they are open");
-    pool.release_fileset(uuid);
+    pool.fileset_admin().release_fileset(uuid);
     assert_eq!(pool.root_of(uuid), Ok(root), "one still holds it");
-    let refused = pool.delete_fileset(&name("a")).expect_err("it is held");
+    let refused = pool.fileset_admin().delete_fileset(&name("a")).expect_err("it is held");
     assert!(matches!(refused, FsError::FilesetInUse { .. }), "{refused}");
-    pool.release_fileset(uuid);
+    pool.fileset_admin().release_fileset(uuid);
     assert_eq!(pool.root_of(uuid), Err(FsError::Stale));
     assert_eq!(pool.getattr(&caller, root), Err(FsError::Stale));
     // Once too often is nothing.
-    pool.release_fileset(uuid);
+    pool.fileset_admin().release_fileset(uuid);
     for _ in 0..20 {
         pool.tick().expect("nothing fails");
     }
     assert!(used_bytes(&pool) < empty + 200_000, "what nobody has open is freed");
-    assert_eq!(pool.hold_fileset(&name("a")), Ok(uuid));
+    assert_eq!(pool.fileset_admin().hold_fileset(&name("a")), Ok(uuid));
     assert!(pool.getattr(&caller, root).is_ok());
-    pool.release_fileset(uuid);
-    pool.delete_fileset(&name("a")).expect("nobody holds it");
+    pool.fileset_admin().release_fileset(uuid);
+    pool.fileset_admin().delete_fileset(&name("a")).expect("nobody holds it");
     free_all(&pool);
     pool.close().expect("nothing fails");
     assert_clean(&device);
@@ -66,18 +66,18 @@ fn the_main_fileset_keeps_nothing_for_fronts_that_have_ended() {
         }
         used_bytes(&pool) > empty + 2_000_000
     };
-    let hold = || assert_eq!(pool.hold_main_fileset(), main);
+    let hold = || assert_eq!(pool.fileset_admin().hold_main_fileset(), main);
     hold();
-    pool.release_fileset(main);
+    pool.fileset_admin().release_fileset(main);
     assert!(is_there(), "whoever opened the pool has it open");
     hold();
     // Whoever opened it leaves it to those who hold it.
-    pool.release_fileset(main);
-    assert_eq!(pool.hold_fileset(&name("root")), Ok(main));
-    pool.release_fileset(main);
+    pool.fileset_admin().release_fileset(main);
+    assert_eq!(pool.fileset_admin().hold_fileset(&name("root")), Ok(main));
+    pool.fileset_admin().release_fileset(main);
     assert!(is_there(), "one still holds it");
     pool.sync().expect("nothing fails");
-    pool.release_fileset(main);
+    pool.fileset_admin().release_fileset(main);
     assert!(!is_there(), "nobody has it open");
     // Its files are there all the same, for whoever comes next.
     hold();

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, SetAttr, XattrMode};
+use engine::api::{Caller, FileKind, FileSystem, NewInode, SetAttr, XattrMode};
 use engine::{Pool, ReceiveError};
 use format::anode::{Anode, AnodeKind, StorageMode};
 use format::directory::{dirents, head_at, retarget};
 use format::ids::{AnodeNo, FilesetId, Generation};
 use format::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_BYTES, PAGE_HEADER_BYTES, read_u64};
-use format::stream::{AnodeFlags, RECORD_HEAD_BYTES, Record, RecordHead, SentPage, Totals};
+use format::stream::{
+    AnodeFlags, RECORD_HEAD_BYTES, StreamPage, StreamRecord, StreamRecordHead, StreamTotals,
+};
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 
@@ -19,15 +21,16 @@ use super::{assert_clean, expect_clean, free_all, name, work};
 const LIES: u64 = 1000;
 
 /// Returns the records of a stream.
-fn decoded(stream: &[u8]) -> Vec<Record> {
+fn decoded(stream: &[u8]) -> Vec<StreamRecord> {
     let starts = records(stream);
     let mut known = None;
     let decode = |(sequence, &start): (u64, &usize)| {
-        let head = RecordHead::decode(*stream[start..].first_chunk().expect("a head"), sequence);
+        let head =
+            StreamRecordHead::decode(*stream[start..].first_chunk().expect("a head"), sequence);
         let head = head.expect("it was sent");
         let body = &stream[start + RECORD_HEAD_BYTES..][..head.body_bytes];
         let record = head.record(body, sequence, known).expect("it was sent");
-        if let Record::Begin(begin) = &record {
+        if let StreamRecord::Begin(begin) = &record {
             known = Some(begin.stream());
         }
         record
@@ -36,23 +39,28 @@ fn decoded(stream: &[u8]) -> Vec<Record> {
 }
 
 /// Returns the stream of these records, with totals that are theirs.
-fn encoded(records: &[Record]) -> Vec<u8> {
-    let (mut totals, mut stream) = (Totals::default(), 0);
+fn encoded(records: &[StreamRecord]) -> Vec<u8> {
+    let (mut totals, mut stream) = (StreamTotals::default(), 0);
     let mut out = Vec::new();
     for record in records {
         let sequence = totals.records;
         totals.records += 1;
         match record {
-            Record::Begin(begin) => stream = begin.stream(),
-            Record::Anode(..) => totals.anodes += 1,
-            Record::Remove(..) => totals.removed += 1,
-            Record::Data(_, data) => totals.data_bytes += u64::try_from(data.len()).expect("small"),
-            Record::End(_) => {
-                let counted = Totals { records: sequence, ..totals };
-                out.extend(Record::End(counted).encode(sequence, stream));
+            StreamRecord::Begin(begin) => stream = begin.stream(),
+            StreamRecord::Anode(..) => totals.anodes += 1,
+            StreamRecord::Remove(..) => totals.removed += 1,
+            StreamRecord::Data(_, data) => {
+                totals.data_bytes += u64::try_from(data.len()).expect("small")
+            }
+            StreamRecord::End(_) => {
+                let counted = StreamTotals { records: sequence, ..totals };
+                out.extend(StreamRecord::End(counted).encode(sequence, stream));
                 break;
             }
-            Record::Hole(..) | Record::Page(_) | Record::NoPage(_) | Record::AnodeEnd => {}
+            StreamRecord::Hole(..)
+            | StreamRecord::Page(_)
+            | StreamRecord::NoPage(_)
+            | StreamRecord::AnodeEnd => {}
         }
         out.extend(record.encode(sequence, stream));
     }
@@ -68,7 +76,7 @@ fn anode_in(bytes: &[u8; 512]) -> Anode {
 struct Liar<'l> {
     prng: Prng,
     /// Streams of the same fileset, whose records stand in for others.
-    others: &'l [Vec<Record>],
+    others: &'l [Vec<StreamRecord>],
     /// Numbers of files.
     numbers: Vec<u64>,
     told: Vec<String>,
@@ -86,23 +94,29 @@ impl Liar<'_> {
     }
 
     /// Returns where a record is that is so, any of them.
-    fn find(&mut self, records: &[Record], is_it: impl Fn(&Record) -> bool) -> Option<usize> {
+    fn find(
+        &mut self,
+        records: &[StreamRecord],
+        is_it: impl Fn(&StreamRecord) -> bool,
+    ) -> Option<usize> {
         let found: Vec<usize> = (0..records.len()).filter(|&at| is_it(&records[at])).collect();
         let at = self.below(found.len());
         found.get(at).copied()
     }
 
     /// Tells one lie.
-    fn lie(&mut self, records: &mut Vec<Record>) {
-        let is_anode = |record: &Record| matches!(record, Record::Anode(..));
-        let is_page = |record: &Record| matches!(record, Record::Page(_));
+    fn lie(&mut self, records: &mut Vec<StreamRecord>) {
+        let is_anode = |record: &StreamRecord| matches!(record, StreamRecord::Anode(..));
+        let is_page = |record: &StreamRecord| matches!(record, StreamRecord::Page(_));
         let what = self.below(18);
         let at = match what {
             0..=6 => self.find(records, is_anode),
             7..=12 => self.find(records, is_page),
             13 | 14 => self.find(records, is_anode),
-            15 | 16 => self
-                .find(records, |record| matches!(record, Record::Anode(_, flags) if !flags.is_new)),
+            15 | 16 => self.find(
+                records,
+                |record| matches!(record, StreamRecord::Anode(_, flags) if !flags.is_new),
+            ),
             _ => Some(0),
         };
         let Some(at) = at else { return };
@@ -116,9 +130,9 @@ impl Liar<'_> {
                 self.told.push(format!("no page at {at}"));
             }
             12 => {
-                let Record::Page(page) = &records[at] else { return };
+                let StreamRecord::Page(page) = &records[at] else { return };
                 let index = page.index();
-                records[at] = Record::NoPage(index);
+                records[at] = StreamRecord::NoPage(index);
                 self.told.push(format!("page {index} at {at} is gone"));
             }
             13 => self.remove_more(records, at),
@@ -129,44 +143,44 @@ impl Liar<'_> {
     }
 
     /// Where the records of an anode end that begin at `at`.
-    fn end_of(records: &[Record], at: usize) -> usize {
-        let of = |record: &Record| matches!(record, Record::AnodeEnd);
+    fn end_of(records: &[StreamRecord], at: usize) -> usize {
+        let of = |record: &StreamRecord| matches!(record, StreamRecord::AnodeEnd);
         at + records[at..].iter().position(of).map_or(1, |length| length + 1)
     }
 
-    fn leave_out(&mut self, records: &mut Vec<Record>, at: usize) {
+    fn leave_out(&mut self, records: &mut Vec<StreamRecord>, at: usize) {
         let end = Self::end_of(records, at);
-        if let Record::Anode(bytes, _) = &records[at] {
+        if let StreamRecord::Anode(bytes, _) = &records[at] {
             self.told.push(format!("{} is left out", anode_in(bytes).number));
         }
         records.drain(at..end);
     }
 
-    fn remove_instead(&mut self, records: &mut Vec<Record>, at: usize) {
+    fn remove_instead(&mut self, records: &mut Vec<StreamRecord>, at: usize) {
         let end = Self::end_of(records, at);
-        let Record::Anode(bytes, flags) = &records[at] else { return };
+        let StreamRecord::Anode(bytes, flags) = &records[at] else { return };
         let number = anode_in(bytes).number;
         self.told.push(format!("{number} is removed"));
-        let gone = Record::Remove(number, flags.is_extra);
+        let gone = StreamRecord::Remove(number, flags.is_extra);
         records.splice(at..end, [gone]);
     }
 
-    fn remove_more(&mut self, records: &mut Vec<Record>, at: usize) {
+    fn remove_more(&mut self, records: &mut Vec<StreamRecord>, at: usize) {
         let number = self.number();
         let is_extra = self.below(2) == 0;
         self.told.push(format!("{number} is removed too, out of turn: {is_extra}"));
-        records.insert(at, Record::Remove(AnodeNo(number), is_extra));
+        records.insert(at, StreamRecord::Remove(AnodeNo(number), is_extra));
     }
 
     /// An anode of another stream, with all that belongs to it, comes as well or in its place.
-    fn stand_in(&mut self, records: &mut Vec<Record>, at: usize) {
+    fn stand_in(&mut self, records: &mut Vec<StreamRecord>, at: usize) {
         let which = self.below(self.others.len());
         let other = self.others[which].clone();
-        let is_anode = |record: &Record| matches!(record, Record::Anode(..));
+        let is_anode = |record: &StreamRecord| matches!(record, StreamRecord::Anode(..));
         let Some(from) = self.find(&other, is_anode) else { return };
         let mut whole = other[from..Self::end_of(&other, from)].to_vec();
         let is_instead = self.below(2) == 0;
-        if let Some(Record::Anode(bytes, flags)) = whole.first_mut() {
+        if let Some(StreamRecord::Anode(bytes, flags)) = whole.first_mut() {
             *flags = AnodeFlags { is_extra: self.prng.one_in(2), ..*flags };
             let number = anode_in(bytes).number;
             self.told.push(format!("{number} of another stream, {flags:?}, {is_instead}"));
@@ -176,9 +190,9 @@ impl Liar<'_> {
     }
 
     /// Another file of the same number comes in place of one, and the names stay.
-    fn another_file(&mut self, records: &mut [Record], at: usize) {
+    fn another_file(&mut self, records: &mut [StreamRecord], at: usize) {
         let is_older = self.prng.one_in(2);
-        let Some(Record::Anode(bytes, flags)) = records.get_mut(at) else { return };
+        let Some(StreamRecord::Anode(bytes, flags)) = records.get_mut(at) else { return };
         let mut anode = anode_in(bytes);
         if is_older {
             anode.generation = Generation(anode.generation.0.saturating_sub(1));
@@ -190,9 +204,9 @@ impl Liar<'_> {
         self.told.push(format!("{} is another file, older: {is_older}", anode.number));
     }
 
-    fn change_begin(&mut self, records: &mut [Record]) {
+    fn change_begin(&mut self, records: &mut [StreamRecord]) {
         let which = self.below(3);
-        let Some(Record::Begin(begin)) = records.first_mut() else { return };
+        let Some(StreamRecord::Begin(begin)) = records.first_mut() else { return };
         match which {
             0 => begin.generation_max = self.prng.below(begin.generation_max + 2),
             1 => begin.anodes_end = self.prng.below(begin.anodes_end + 20),
@@ -201,12 +215,12 @@ impl Liar<'_> {
         self.told.push(format!("{begin:?}"));
     }
 
-    fn change_anode(&mut self, records: &mut [Record], at: usize) {
+    fn change_anode(&mut self, records: &mut [StreamRecord], at: usize) {
         let other = self.number();
         let (which, small) = (self.below(24), self.prng.below(4));
         let more = self.prng.one_in(2);
         let turned = self.prng.one_in(2);
-        let Some(Record::Anode(bytes, flags)) = records.get_mut(at) else { return };
+        let Some(StreamRecord::Anode(bytes, flags)) = records.get_mut(at) else { return };
         let mut anode = anode_in(bytes);
         let step = |value: u32| if more { value.wrapping_add(1) } else { value.wrapping_sub(1) };
         match which {
@@ -253,10 +267,10 @@ impl Liar<'_> {
         self.told.push(told);
     }
 
-    fn change_page(&mut self, records: &mut [Record], at: usize) {
+    fn change_page(&mut self, records: &mut [StreamRecord], at: usize) {
         let (which, small) = (self.below(9), self.prng.below(5));
         let other = self.number();
-        let Some(Record::Page(sent)) = records.get(at) else { return };
+        let Some(StreamRecord::Page(sent)) = records.get(at) else { return };
         let mut index = sent.index();
         let mut page = [0; PAGE_BYTES];
         sent.put(&mut page);
@@ -279,7 +293,7 @@ impl Liar<'_> {
             (7, _) => page[COUNT_OFFSET] ^= u8::try_from(1 + small).expect("small"),
             (_, _) => page[PAGE_HEADER_BYTES + usize::try_from(other % 64).expect("small")] ^= 1,
         }
-        records[at] = Record::Page(SentPage::of(&page, index));
+        records[at] = StreamRecord::Page(StreamPage::of(&page, index));
         self.told.push(format!("page {index} at {at}: change {which}"));
     }
 }
@@ -333,10 +347,10 @@ fn with_attributes(pool: &Pool, round: u8) {
     }
 }
 
-/// Goal: no stream makes a pool wrong: what is received is whole, whatever the stream contradicts,
-/// be it what it sends or what it begins from. Method: true streams, whole and from a clone on, and
-/// up to three lies: fields of anodes, pages, flags, files left out, removed or taken from other
-/// streams; checksums and totals are right. What is taken is checked.
+/// Goal: no stream makes a pool wrong: what is received is whole, even if the stream contradicts
+/// its own records or its base snapshot. Method: true streams, whole and from a snapshot on,
+/// and up to three lies: fields of anodes, pages, flags, files left out, removed or taken from
+/// other streams; checksums and totals are right. What is taken is checked.
 #[test]
 fn a_stream_that_lies_is_refused_or_harmless() {
     let source = source(41, 2);
@@ -349,7 +363,7 @@ fn a_stream_that_lies_is_refused_or_harmless() {
     let whole = whole.map(|(to, from)| send_from(&source.pool, from, to, None));
     let others = whole.each_ref().map(|stream| decoded(stream));
     let numbers = others[1].iter().filter_map(|record| {
-        let Record::Anode(bytes, _) = record else { return None };
+        let StreamRecord::Anode(bytes, _) = record else { return None };
         Some(anode_in(bytes).number.0)
     });
     let numbers: BTreeSet<u64> = numbers.chain([1, 2, 3, 4, 5]).collect();
@@ -393,7 +407,10 @@ fn a_stream_that_lies_is_refused_or_harmless() {
                 );
                 assert!(is_sense, "seed {seed}: {failure:?}: {told:#?}");
                 if failure.token.is_some() {
-                    assert!(pool.abort_receiving(&name("copy")).expect("nobody sends"), "{seed}");
+                    assert!(
+                        pool.fileset_admin().abort_receiving(&name("copy")).expect("nobody sends"),
+                        "{seed}"
+                    );
                 }
                 free_all(pool);
             }
@@ -421,9 +438,9 @@ fn a_stream_with_a_name_that_nobody_finds_is_refused() {
         let (record, sequence) = (starts[of + 1]..end(of + 1), u64::try_from(of + 1));
         let front = whole[record.clone()].first_chunk().expect("it has a head");
         let sequence = sequence.expect("small");
-        let Ok(head) = RecordHead::decode(*front, sequence) else { continue };
+        let Ok(head) = StreamRecordHead::decode(*front, sequence) else { continue };
         let body = &whole[record.clone()][RECORD_HEAD_BYTES..];
-        let Ok(Record::Page(page)) = head.record(body, sequence, None) else { continue };
+        let Ok(StreamRecord::Page(page)) = head.record(body, sequence, None) else { continue };
         let mut bytes = [0; PAGE_BYTES];
         page.put(&mut bytes);
         let Some(name) = dirents(&bytes).map(|it| it.name.to_vec()).find(|it| it.len() > 3) else {
@@ -442,8 +459,15 @@ fn a_stream_with_a_name_that_nobody_finds_is_refused() {
     for is_dry_run in [true, false] {
         let random = [7; 32];
         let received = match is_dry_run {
-            true => pool.verify_stream(&name("copy"), &mut &stream[..], &mut |_, _| ()),
-            false => pool.receive(&name("copy"), &mut &stream[..], random, &mut |_, _| ()),
+            true => {
+                pool.fileset_admin().verify_stream(&name("copy"), &mut &stream[..], &mut |_, _| ())
+            }
+            false => pool.fileset_admin().receive(
+                &name("copy"),
+                &mut &stream[..],
+                random,
+                &mut |_, _| (),
+            ),
         };
         let failure = received.expect_err("a name lies where another belongs");
         assert!(failure.error.to_string().contains("not where it belongs"), "{failure:?}");
@@ -466,7 +490,7 @@ fn a_rest_with_newer_files_is_refused() {
     let failure = receive(&pool, &whole[..starts[starts.len() / 2]]).expect_err("it breaks off");
     let rest = send_from(&source.pool, None, "c0", failure.token);
     let mut newer = decoded(&rest);
-    let Some(Record::Begin(begin)) = newer.first_mut() else { panic!("it begins") };
+    let Some(StreamRecord::Begin(begin)) = newer.first_mut() else { panic!("it begins") };
     begin.generation_max += 1000;
     let failure = receive(&pool, &encoded(&newer)).expect_err("it says other things than before");
     assert!(failure.error.to_string().contains("newer files"), "{failure:?}");

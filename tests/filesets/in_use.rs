@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use engine::vnode::api::{
-    Caller, FileKind, FileSystem, FilesetUuid, FsError, Handle, NewInode, Stability,
+use engine::api::{
+    Caller, FileHandle, FileKind, FileSystem, FilesetUuid, FsError, NewInode, Stability,
 };
-use engine::{Fronts, Move, MoveError, MoveHow, MoveStep, OpenOptions, Pool};
-use front::relay::{Relay, Stopped};
+use engine::{Fronts, Move, MoveError, MoveServices, MoveStep, Pool, PoolOpenOptions};
+use front::relay::{Relay, StoppedRelay};
 use runtime::clock::ManualClock;
 use storage::device::sim::Strategy;
 use storage::device::{MemoryDevice, SharedDevice};
@@ -33,10 +33,10 @@ const PAUSE_NS: u64 = engine::PAUSE_NS_MAX;
 
 fn pool(clock: &Arc<ManualClock>, seed: u8) -> (SharedDevice, Arc<Pool>) {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let create = engine::CreateOptions::new(POOL_BYTES, [seed; 64]);
+    let create = engine::PoolCreateOptions::new(POOL_BYTES, [seed; 64]);
     Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
     let clock: Arc<ManualClock> = Arc::clone(clock);
-    let pool = Pool::open(Arc::clone(&device), clock, OpenOptions::default());
+    let pool = Pool::open(Arc::clone(&device), clock, PoolOpenOptions::default());
     (device, Arc::new(pool.expect("it opens")))
 }
 
@@ -56,7 +56,7 @@ struct Used {
 struct RelayFronts<'r> {
     relay: &'r Relay,
     to: &'r Arc<Pool>,
-    stopped: RefCell<Option<Stopped<'r>>>,
+    stopped: RefCell<Option<StoppedRelay<'r>>>,
 }
 
 impl Fronts for RelayFronts<'_> {
@@ -70,7 +70,7 @@ impl Fronts for RelayFronts<'_> {
     }
 
     fn give_back(&self) {
-        self.stopped.borrow().iter().for_each(Stopped::give_back);
+        self.stopped.borrow().iter().for_each(StoppedRelay::give_back);
     }
 
     fn go_on(&self) {
@@ -92,12 +92,15 @@ impl Fronts for RelayFronts<'_> {
 impl Used {
     fn new(clock: &Arc<ManualClock>) -> Used {
         let [one, two] = [pool(clock, 1), pool(clock, 2)];
-        one.1.create_fileset(&name("a"), &new_fileset(7)).expect("there is room");
+        one.1.fileset_admin().create_fileset(&name("a"), &new_fileset(7)).expect("there is room");
         // Slots differ.
         for (text, random) in [("other", 8), ("secret", 9)] {
-            two.1.create_fileset(&name(text), &new_fileset(random)).expect("there is room");
+            two.1
+                .fileset_admin()
+                .create_fileset(&name(text), &new_fileset(random))
+                .expect("there is room");
         }
-        let fileset = one.1.hold_fileset(&name("a")).expect("it is there");
+        let fileset = one.1.fileset_admin().hold_fileset(&name("a")).expect("it is there");
         let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(&one.1);
         let relay = Relay::new(fs, fileset).expect("it is held");
         let (devices, pools) = ([one.0, two.0], [one.1, two.1]);
@@ -111,7 +114,7 @@ impl Used {
         let this = Move { source: (&self.pools[from], &a), target: (&self.pools[to], &a) };
         let stopped = RefCell::default();
         let fronts = RelayFronts { relay: &self.relay, to: &self.pools[to], stopped };
-        let mut how = MoveHow {
+        let mut how = MoveServices {
             pipe: &InMemory { cut: Cell::new(None) },
             random: &mut draw,
             wait: &mut || self.pools.iter().all(|pool| pool.tick().is_ok()),
@@ -173,7 +176,7 @@ fn a_file_that_was_removed_and_is_open_goes_along() {
     let file = make(b"file", FileKind::Regular).ino;
     fs.write(&caller, file, 0, &[8; 300_000]).expect("there is room");
     fs.write(&caller, file, 1 << 30, b"end").expect("there is room");
-    let mode = engine::vnode::api::XattrMode::Set;
+    let mode = engine::api::XattrMode::Set;
     fs.setxattr(&caller, file, b"user.long", &[4; 9000], mode, None).expect("there is room");
     let directory = make(b"directory", FileKind::Directory).ino;
     let link = fs.symlink(&caller, root, b"link", &[b'x'; 3000], NewInode::SYMLINK, None);
@@ -279,7 +282,7 @@ fn work(
     is_over: &AtomicBool,
 ) {
     let caller = Caller::root();
-    let mut kept: BTreeMap<Vec<u8>, (Handle, Vec<u8>)> = BTreeMap::new();
+    let mut kept: BTreeMap<Vec<u8>, (FileHandle, Vec<u8>)> = BTreeMap::new();
     let mut round = 0_usize;
     while !is_over.load(Ordering::Relaxed) {
         round += 1;
@@ -294,7 +297,7 @@ fn work(
         let bytes = vec![u8::try_from(round % 251).expect("small") ^ worker; length];
         let stability =
             if round.is_multiple_of(5) { Stability::Durable } else { Stability::Unstable };
-        let data = engine::vnode::api::Data::Lent(&bytes);
+        let data = engine::api::WriteData::Lent(&bytes);
         let written = fs.write_some(&caller, made.ino, 0, &data, stability, None);
         assert_eq!(written, Ok(length));
         fs.forget(made.ino, 1);
@@ -317,8 +320,8 @@ fn work(
 /// move does; a move that can't finish leaves them where they were.
 #[test]
 fn requests_go_on_when_a_move_that_was_ended_does() {
-    use MoveStep::{Arrived, Copied, Followed, LastCloned, Leaves, Stopped};
-    for last in [Copied, Followed, Stopped, Leaves, LastCloned, Arrived] {
+    use MoveStep::{Arrived, Copied, Followed, LastSnapshot, Leaves, Stopped};
+    for last in [Copied, Followed, Stopped, Leaves, LastSnapshot, Arrived] {
         let clock = Arc::new(ManualClock::new());
         let used = Used::new(&clock);
         let (caller, root) = (Caller::root(), used.relay.root());
@@ -335,8 +338,8 @@ fn requests_go_on_when_a_move_that_was_ended_does() {
         assert_eq!(used.relay.getattr(&caller, file.ino), before, "{last:?}");
         used.relay.write(&caller, file.ino, 9000, &[6; 10]).expect("there is room");
         let is_here = |pool: &Pool| {
-            let held = pool.hold_fileset(&name("a"));
-            held.map(|uuid| pool.release_fileset(uuid)).is_ok()
+            let held = pool.fileset_admin().hold_fileset(&name("a"));
+            held.map(|uuid| pool.fileset_admin().release_fileset(uuid)).is_ok()
         };
         assert_eq!([0, 1].map(|at: usize| is_here(&used.pools[at])), [false, true], "{last:?}");
         used.close();
@@ -347,8 +350,8 @@ fn requests_go_on_when_a_move_that_was_ended_does() {
 /// fronts with it.
 #[test]
 fn a_fileset_in_use_that_is_renamed_while_it_moves_goes_on() {
-    use MoveStep::{Cloned, Copied, Followed, Stopped};
-    for at in [Cloned, Copied, Followed, Stopped] {
+    use MoveStep::{Copied, Followed, SnapshotTaken, Stopped};
+    for at in [SnapshotTaken, Copied, Followed, Stopped] {
         let clock = Arc::new(ManualClock::new());
         let used = Used::new(&clock);
         let caller = Caller::root();
@@ -357,14 +360,17 @@ fn a_fileset_in_use_that_is_renamed_while_it_moves_goes_on() {
         let to = engine::FilesetChange { name: Some(name("z")), ..Default::default() };
         let renaming = &mut |step| {
             if step == at {
-                used.pools[0].change_fileset(&name("a"), &to).expect("it is not gone yet");
+                used.pools[0]
+                    .fileset_admin()
+                    .change_fileset(&name("a"), &to)
+                    .expect("it is not gone yet");
             }
             true
         };
         used.move_on(renaming).unwrap_or_else(|error| panic!("{at:?}: {error}"));
         assert!(used.relay.lookup(&caller, used.relay.root(), b"file").is_ok(), "{at:?}");
-        assert_eq!(used.pools[0].moves(), Ok(vec![]), "{at:?}");
-        let left = used.pools[0].filesets().expect("it can be read");
+        assert_eq!(used.pools[0].fileset_admin().moves(), Ok(vec![]), "{at:?}");
+        let left = used.pools[0].fileset_admin().filesets().expect("it can be read");
         assert!(left.iter().all(|it| it.name != "z" || it.freed_permille.is_some()), "{left:?}");
         used.close();
     }
@@ -425,11 +431,11 @@ impl Fronts for Backs<'_> {
 /// time.
 #[test]
 fn a_switch_that_takes_long_is_given_up_without_a_wait() {
-    use MoveStep::{LastCloned, Leaves, Stopped};
-    for slow in [Stopped, Leaves, LastCloned] {
+    use MoveStep::{LastSnapshot, Leaves, Stopped};
+    for slow in [Stopped, Leaves, LastSnapshot] {
         let (images, _) = filled();
         let both = Both::open([&images[0], &images[1]], false).expect("they open");
-        let fileset = both.pools[0].hold_fileset(&name("a")).expect("it is there");
+        let fileset = both.pools[0].fileset_admin().hold_fileset(&name("a")).expect("it is there");
         let fronts = Backs { fileset, both: &both, at: RefCell::default() };
         let (mut steps, mut late_at) = (Vec::new(), None);
         let moved = both.run_used(&fronts, &mut |step| {
@@ -464,7 +470,7 @@ fn a_move_that_could_not_end_goes_on_beside_its_fronts() {
     let fronts =
         RelayFronts { relay: &used.relay, to: &used.pools[1], stopped: RefCell::default() };
     for waits in [false, false, true] {
-        let mut how = MoveHow {
+        let mut how = MoveServices {
             pipe: &InMemory { cut: Cell::new(None) },
             random: &mut draw,
             wait: &mut || waits && used.pools.iter().all(|pool| pool.tick().is_ok()),
@@ -507,27 +513,30 @@ fn what_was_kept_of_a_fileset_means_the_same_after_a_move_and_a_restart() {
     used.close();
 }
 
-/// Goal: what is seen of a fileset's clones before a move leads nowhere after it, for its slot is
-/// another's in the other pool; what is seen after it leads there.
+/// Goal: what is seen of a fileset's snapshots before a move leads nowhere after it, for its slot
+/// is another's in the other pool; what is seen after it leads there.
 #[test]
-fn what_was_seen_of_a_clone_before_a_move_leads_nowhere_after_it() {
+fn what_was_seen_of_a_snapshot_before_a_move_leads_nowhere_after_it() {
     let clock = Arc::new(ManualClock::new());
     let used = Used::new(&clock);
     let (caller, root) = (Caller::root(), used.relay.root());
-    let secret = used.pools[1].hold_fileset(&name("secret")).expect("it is there");
+    let secret = used.pools[1].fileset_admin().hold_fileset(&name("secret")).expect("it is there");
     let secret = used.pools[1].root_of(secret).expect("it is held");
     let there = root.in_slot(secret.slot());
     assert_ne!(there, root);
     assert!(used.pools[1].getattr(&caller, secret).is_ok());
     used.move_on(&mut |_| true).expect("nothing is in its way");
     assert_eq!(used.relay.getattr(&caller, there).map(drop), Err(FsError::Stale));
-    let clone = super::send::part("since");
-    used.pools[1].create_clone(&name("a"), &clone, [4; 16]).expect("there is room");
-    let clones = used.relay.lookup(&caller, root, b".clones").expect("it is there");
-    let seen = used.relay.lookup(&caller, clones.ino, b"since").expect("it is taken");
+    let snapshot = super::send::part("since");
+    used.pools[1]
+        .fileset_admin()
+        .create_snapshot(&name("a"), &snapshot, [4; 16])
+        .expect("there is room");
+    let snapshots = used.relay.lookup(&caller, root, b".snapshots").expect("it is there");
+    let seen = used.relay.lookup(&caller, snapshots.ino, b"since").expect("it is taken");
     assert_ne!(seen.ino.slot(), root.slot());
     assert!(used.relay.getattr(&caller, seen.ino).is_ok());
-    let refused = used.move_on(&mut |_| true).expect_err("it has a clone").to_string();
+    let refused = used.move_on(&mut |_| true).expect_err("it has a snapshot").to_string();
     assert!(refused.contains("a@since"), "{refused}");
 }
 
@@ -559,14 +568,14 @@ impl Fronts for Silent {
 fn a_fileset_in_use_that_a_crash_stops_is_in_exactly_one_pool() {
     let (images, first) = filled();
     let both = Both::open([&images[0], &images[1]], true).expect("they open");
-    let held = both.pools[0].hold_fileset(&name("a")).expect("it is there");
+    let held = both.pools[0].fileset_admin().hold_fileset(&name("a")).expect("it is there");
     let root = both.pools[0].root_of(held).expect("it is held");
     let now = || both.devices.each_ref().map(|device| (device.position(), device.durable_image()));
     let (mut steps, is_given_up) = (vec![now()], Cell::new(false));
     let mut versions = vec![first];
     both.run_used(&Silent(held), &mut |step| {
         // The first switch is given up.
-        if step == MoveStep::LastCloned && !is_given_up.replace(true) {
+        if step == MoveStep::LastSnapshot && !is_given_up.replace(true) {
             both.clock.advance_ns(PAUSE_NS);
         }
         if step == MoveStep::Followed {

@@ -1,14 +1,14 @@
-//! Files with long maps that a clone holds too: they can be removed, cut and punched, whatever it
-//! takes, and for what goes as a whole nothing is copied.
+//! Files with long maps that a snapshot holds too: they can be removed, cut and punched, whatever
+//! it takes, and for what goes as a whole nothing is copied.
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, Ino, NewInode, SetAttr};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, Fallocate, FileKind, FileSystem, Ino, NewInode, SetAttr};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
 use storage::device::sim::{Image, SimDevice, SimOptions};
-use storage::device::{Purpose, RequestKind, SharedDevice};
+use storage::device::{IoPurpose, RequestKind, SharedDevice};
 
 use super::{assert_clean, free_all, name};
 
@@ -24,14 +24,14 @@ fn part(text: &str) -> NamePart {
 
 fn open(device: &Arc<SimDevice>) -> Pool {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
-    Pool::open(shared, Arc::new(ManualClock::new()), OpenOptions::default()).expect("it opens")
+    Pool::open(shared, Arc::new(ManualClock::new()), PoolOpenOptions::default()).expect("it opens")
 }
 
-/// Returns a pool with a file of which each leaf leads to one block, and which a clone holds.
-fn cloned() -> (Arc<SimDevice>, Pool, Ino) {
+/// Returns a pool with a file of which each leaf leads to one block, and which a snapshot holds.
+fn with_snapshot() -> (Arc<SimDevice>, Pool, Ino) {
     let device = SimDevice::open(Image::blank(POOL_BYTES), SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
     let pool = open(&device);
     let (caller, new) = (Caller::root(), NewInode::new(FileKind::Regular, 0o644));
@@ -40,7 +40,9 @@ fn cloned() -> (Arc<SimDevice>, Pool, Ino) {
         pool.write(&caller, ino, leaf * LEAF_BYTES, &block(leaf)).expect("there is room");
     }
     pool.fsync(&caller, ino, false).expect("nothing fails");
-    pool.create_clone(&name("root"), &part("c"), [7; 16]).expect("there is room");
+    pool.fileset_admin()
+        .create_snapshot(&name("root"), &part("c"), [7; 16])
+        .expect("there is room");
     pool.checkpoint().expect("nothing fails");
     (device, pool, ino)
 }
@@ -49,20 +51,20 @@ fn block(leaf: u64) -> Vec<u8> {
     leaf.to_le_bytes().repeat((16 << 10) / 8)
 }
 
-/// Judges that the pool is whole, and that the clone has all.
+/// Judges that the pool is whole, and that the snapshot has all.
 fn judge(device: &Arc<SimDevice>, pool: Pool) {
     pool.close().expect("nothing fails");
     drop(pool);
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
     assert_clean(&shared);
-    let options = OpenOptions {
+    let options = PoolOpenOptions {
         fileset: Some(name("root")),
-        clone: Some(part("c")),
-        ..OpenOptions::default()
+        snapshot: Some(part("c")),
+        ..PoolOpenOptions::default()
     };
     let pool = Pool::open(shared, Arc::new(ManualClock::new()), options).expect("it opens");
     let caller = Caller::root();
-    let ino = pool.lookup(&caller, pool.root(), b"long").expect("the clone has it").ino;
+    let ino = pool.lookup(&caller, pool.root(), b"long").expect("the snapshot has it").ino;
     for leaf in (0..LEAVES).step_by(37).chain([LEAVES - 1]) {
         let mut found = Vec::new();
         pool.read(&caller, ino, leaf * LEAF_BYTES, 16 << 10, &mut found).expect("it can be read");
@@ -71,15 +73,15 @@ fn judge(device: &Arc<SimDevice>, pool: Pool) {
 }
 
 fn journal_bytes(device: &Arc<SimDevice>) -> u64 {
-    device.counts().of(Purpose::Journal, RequestKind::Write).bytes
+    device.counts().of(IoPurpose::Journal, RequestKind::Write).bytes
 }
 
 /// Goal: what goes as a whole is given up leaf by leaf and none is copied for it. Method: the bytes
 /// of the log that removing the file takes, and cutting it.
 #[test]
-fn a_file_that_a_clone_holds_is_removed_without_a_copy_of_its_map() {
+fn a_file_that_a_snapshot_holds_is_removed_without_a_copy_of_its_map() {
     for is_cut in [false, true] {
-        let (device, pool, ino) = cloned();
+        let (device, pool, ino) = with_snapshot();
         let (caller, before) = (Caller::root(), journal_bytes(&device));
         if is_cut {
             let set = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
@@ -100,8 +102,8 @@ fn a_file_that_a_clone_holds_is_removed_without_a_copy_of_its_map() {
 /// Goal: an operation that comes to more shared pages than it is begun again for one goes on, for
 /// it gets further. Method: a hole as long as the file.
 #[test]
-fn a_hole_is_made_in_all_of_a_file_that_a_clone_holds() {
-    let (device, pool, ino) = cloned();
+fn a_hole_is_made_in_all_of_a_file_that_a_snapshot_holds() {
+    let (device, pool, ino) = with_snapshot();
     let bytes = LEAVES * LEAF_BYTES;
     let made = pool.fallocate(&Caller::root(), ino, 0, bytes, Fallocate::PunchHole);
     made.expect("it takes long, and is made");

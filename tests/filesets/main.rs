@@ -1,11 +1,9 @@
 //! Many filesets in one pool: made, named, changed, deleted, and what a crash leaves of that.
 
 mod clones;
-mod clones_dir;
 mod crash;
 mod diff;
 mod families;
-mod forks;
 mod full;
 mod holds;
 mod hostile;
@@ -20,13 +18,16 @@ mod quota;
 mod receiving;
 mod resumed;
 mod send;
+mod snapshots;
+mod snapshots_dir;
 mod to_other_pool;
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
+use engine::api::{Caller, FileKind, FileSystem, FsError, NewInode};
 use engine::{
-    CreateOptions, FilesOptions, FilesetChange, NewFileset, OpenError, OpenOptions, Pool,
+    FilesOptions, FilesetChange, NewFileset, Pool, PoolCreateOptions, PoolOpenError,
+    PoolOpenOptions,
 };
 use format::fileset::FilesetName;
 use runtime::clock::{ManualClock, SimClock};
@@ -47,13 +48,13 @@ fn name(text: &str) -> FilesetName {
 
 fn new_pool() -> SharedDevice {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     device
 }
 
-fn open_at(device: &SharedDevice, fileset: Option<&str>) -> Result<Pool, OpenError> {
-    let options = OpenOptions { fileset: fileset.map(name), ..OpenOptions::default() };
+fn open_at(device: &SharedDevice, fileset: Option<&str>) -> Result<Pool, PoolOpenError> {
+    let options = PoolOpenOptions { fileset: fileset.map(name), ..PoolOpenOptions::default() };
     Pool::open(Arc::clone(device), Arc::new(ManualClock::new()), options)
 }
 
@@ -67,7 +68,7 @@ fn new_fileset(random: u8) -> NewFileset {
 }
 
 fn names(pool: &Pool) -> Vec<String> {
-    let all = pool.filesets().expect("the table can be read");
+    let all = pool.fileset_admin().filesets().expect("the table can be read");
     let is_shown = |it: &engine::FilesetInfo| it.freed_permille.is_none() && !it.is_receiving;
     let mut names: Vec<String> = all.into_iter().filter(is_shown).map(|it| it.name).collect();
     names.sort();
@@ -86,7 +87,7 @@ fn work(pool: &Pool, seed: u64, steps: usize) {
 fn free_all(pool: &Pool) {
     for _ in 0..TICKS_MAX {
         pool.tick().expect("nothing fails");
-        if !pool.is_freeing().expect("the table can be read") {
+        if !pool.fileset_admin().is_freeing().expect("the table can be read") {
             return;
         }
     }
@@ -101,7 +102,7 @@ fn used_bytes(pool: &Pool) -> u64 {
 
 /// Returns what the checker finds, if it finds anything, and `when` that was.
 fn expect_clean(device: &SharedDevice, when: &str) -> Result<(), String> {
-    let report = check::run(Arc::clone(device), check::Options::default(), &mut |_| ());
+    let report = check::run(Arc::clone(device), check::CheckOptions::default(), &mut |_| ());
     if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
 }
 
@@ -117,7 +118,9 @@ fn filesets_have_names_in_a_tree_and_files_of_their_own() {
     let pool = open(&device, None);
     assert_eq!(names(&pool), ["root"]);
     for (number, text) in (1..).zip(["home", "home/ann", "home/ben", "root/var"]) {
-        pool.create_fileset(&name(text), &new_fileset(number)).expect("there is room");
+        pool.fileset_admin()
+            .create_fileset(&name(text), &new_fileset(number))
+            .expect("there is room");
     }
     work(&pool, 1, 40);
     pool.close().expect("nothing fails");
@@ -146,14 +149,17 @@ fn what_cannot_be_done_to_a_fileset_is_refused() {
     let device = new_pool();
     let pool = open(&device, None);
     for (number, text) in (1..).zip(["a", "a/b", "c"]) {
-        pool.create_fileset(&name(text), &new_fileset(number)).expect("there is room");
+        pool.fileset_admin()
+            .create_fileset(&name(text), &new_fileset(number))
+            .expect("there is room");
     }
-    let create = |text| pool.create_fileset(&name(text), &new_fileset(9)).map(|_| ());
+    let create =
+        |text| pool.fileset_admin().create_fileset(&name(text), &new_fileset(9)).map(|_| ());
     let rename = |from, to| {
         let change = FilesetChange { name: Some(name(to)), ..FilesetChange::default() };
-        pool.change_fileset(&name(from), &change)
+        pool.fileset_admin().change_fileset(&name(from), &change)
     };
-    let delete = |text| pool.delete_fileset(&name(text));
+    let delete = |text| pool.fileset_admin().delete_fileset(&name(text));
     assert!(matches!(create("a/b"), Err(FsError::FilesetExists { .. })));
     assert!(matches!(create("x/y"), Err(FsError::NoFileset { name }) if name == "x"));
     assert!(matches!(rename("c", "a/b"), Err(FsError::FilesetExists { .. })));
@@ -168,9 +174,10 @@ fn what_cannot_be_done_to_a_fileset_is_refused() {
     assert_eq!(names(&pool), ["c", "c/d", "root"]);
     free_all(&pool);
     pool.close().expect("nothing fails");
-    assert!(matches!(open_at(&device, Some("a")), Err(OpenError::Files(_))));
+    assert!(matches!(open_at(&device, Some("a")), Err(PoolOpenError::Files(_))));
     let pool = open(&device, Some("c/d"));
-    let told = pool.delete_fileset(&name("c/d")).expect_err("it is served").to_string();
+    let told =
+        pool.fileset_admin().delete_fileset(&name("c/d")).expect_err("it is served").to_string();
     assert!(told.contains("mounted"), "{told}");
     assert_clean(&device);
 }
@@ -187,15 +194,18 @@ fn one_below_a_fileset_is_made_or_the_fileset_deleted_and_never_both() {
         let scheduler = Scheduler::new(seed);
         let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
         let opened = Mutex::new(None);
-        let prepare = || *opened.lock() = Pool::open(shared, clock, OpenOptions::default()).ok();
+        let prepare =
+            || *opened.lock() = Pool::open(shared, clock, PoolOpenOptions::default()).ok();
         scheduler.run(vec![("open".to_owned(), Box::new(prepare))]);
         let pool = opened.into_inner().expect("the pool opens");
-        pool.create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
+        pool.fileset_admin().create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
         let (is_made, is_deleted) = (Mutex::new(false), Mutex::new(false));
         let create = || {
-            *is_made.lock() = pool.create_fileset(&name("a/b"), &new_fileset(2)).is_ok();
+            *is_made.lock() =
+                pool.fileset_admin().create_fileset(&name("a/b"), &new_fileset(2)).is_ok();
         };
-        let delete = || *is_deleted.lock() = pool.delete_fileset(&name("a")).is_ok();
+        let delete =
+            || *is_deleted.lock() = pool.fileset_admin().delete_fileset(&name("a")).is_ok();
         scheduler.run(vec![
             ("create".to_owned(), Box::new(create)),
             ("delete".to_owned(), Box::new(delete)),
@@ -216,9 +226,15 @@ fn blocks_that_no_file_can_have_are_refused() {
     let pool = open(&device, None);
     for shift in [0, 11, 21, 63, 64, 255] {
         let new = NewFileset { block_shift: Some(shift), ..new_fileset(1) };
-        assert!(matches!(pool.create_fileset(&name("a"), &new), Err(FsError::Invalid)));
+        assert!(matches!(
+            pool.fileset_admin().create_fileset(&name("a"), &new),
+            Err(FsError::Invalid)
+        ));
         let change = FilesetChange { block_shift: Some(shift), ..FilesetChange::default() };
-        assert!(matches!(pool.change_fileset(&name("root"), &change), Err(FsError::Invalid)));
+        assert!(matches!(
+            pool.fileset_admin().change_fileset(&name("root"), &change),
+            Err(FsError::Invalid)
+        ));
     }
     pool.close().expect("nothing fails");
     assert_clean(&device);
@@ -230,9 +246,10 @@ fn a_read_only_fileset_refuses_changes_until_it_is_not() {
     let device = new_pool();
     let pool = open(&device, None);
     let read_only = |is| FilesetChange { is_read_only: Some(is), ..FilesetChange::default() };
-    pool.create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
-    pool.change_fileset(&name("a"), &read_only(true)).expect("it is there");
-    let made = pool.create_fileset(&name("a/b"), &new_fileset(2)).expect("there is room");
+    pool.fileset_admin().create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
+    pool.fileset_admin().change_fileset(&name("a"), &read_only(true)).expect("it is there");
+    let made =
+        pool.fileset_admin().create_fileset(&name("a/b"), &new_fileset(2)).expect("there is room");
     assert!(made.is_read_only);
     pool.close().expect("nothing fails");
     let pool = open(&device, Some("a/b"));
@@ -241,10 +258,14 @@ fn a_read_only_fileset_refuses_changes_until_it_is_not() {
         pool.create(&Caller::root(), pool.root(), b"new", new, None)
     };
     assert!(matches!(create(), Err(FsError::ReadOnly { .. })));
-    pool.change_fileset(&name("a/b"), &read_only(false)).expect("it is there");
+    pool.fileset_admin().change_fileset(&name("a/b"), &read_only(false)).expect("it is there");
     create().expect("nothing forbids it");
-    let is_shown =
-        pool.filesets().expect("there").iter().any(|it| it.name == "a" && it.is_read_only);
+    let is_shown = pool
+        .fileset_admin()
+        .filesets()
+        .expect("there")
+        .iter()
+        .any(|it| it.name == "a" && it.is_read_only);
     assert!(is_shown);
     pool.close().expect("nothing fails");
     assert_clean(&device);
@@ -263,7 +284,7 @@ fn a_deletion_gives_back_all_that_the_fileset_held() {
 fn fill_and_delete(device: &SharedDevice) -> u64 {
     let pool = open(device, None);
     let before = used_bytes(&pool);
-    pool.create_fileset(&name("big"), &new_fileset(3)).expect("there is room");
+    pool.fileset_admin().create_fileset(&name("big"), &new_fileset(3)).expect("there is room");
     pool.close().expect("nothing fails");
     let pool = open(device, Some("big"));
     work(&pool, 7, 2000);
@@ -279,7 +300,7 @@ fn fill_and_delete(device: &SharedDevice) -> u64 {
     assert_clean(device);
     let pool = open(device, None);
     assert!(used_bytes(&pool) > before + (1 << 20));
-    pool.delete_fileset(&name("big")).expect("nobody serves it");
+    pool.fileset_admin().delete_fileset(&name("big")).expect("nobody serves it");
     pool.tick().expect("nothing fails");
     free_all(&pool);
     let used = used_bytes(&pool);
@@ -295,7 +316,7 @@ fn fill_and_delete(device: &SharedDevice) -> u64 {
 fn a_pool_full_of_other_filesets_blocks_is_cleaned() {
     let device = new_pool();
     let pool = open(&device, None);
-    pool.create_fileset(&name("other"), &new_fileset(1)).expect("there is room");
+    pool.fileset_admin().create_fileset(&name("other"), &new_fileset(1)).expect("there is room");
     pool.close().expect("nothing fails");
     let pool = open(&device, Some("other"));
     let new = NewInode::new(FileKind::Regular, 0o644);
@@ -337,16 +358,16 @@ fn a_pool_full_of_other_filesets_blocks_is_cleaned() {
 fn a_read_only_open_leaves_deletions_alone() {
     let device = new_pool();
     let pool = open(&device, None);
-    pool.create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
-    pool.delete_fileset(&name("a")).expect("nothing is below it");
+    pool.fileset_admin().create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
+    pool.fileset_admin().delete_fileset(&name("a")).expect("nothing is below it");
     pool.close().expect("nothing fails");
     let files = FilesOptions { is_read_only: true, ..FilesOptions::default() };
-    let options = OpenOptions { files, ..OpenOptions::default() };
+    let options = PoolOpenOptions { files, ..PoolOpenOptions::default() };
     let pool = Pool::open(Arc::clone(&device), Arc::new(ManualClock::new()), options);
     let pool = pool.expect("the pool opens");
     pool.tick().expect("nothing fails");
-    assert!(pool.is_freeing().expect("the table can be read"));
-    assert!(pool.create_fileset(&name("b"), &new_fileset(2)).is_err());
+    assert!(pool.fileset_admin().is_freeing().expect("the table can be read"));
+    assert!(pool.fileset_admin().create_fileset(&name("b"), &new_fileset(2)).is_err());
     drop(pool);
     assert_clean(&device);
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::vnode::api::FsError;
-use engine::{OpenOptions, Pool};
+use engine::api::FsError;
+use engine::{Pool, PoolOpenOptions};
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
@@ -17,7 +17,7 @@ use super::{expect_clean, free_all, name, new_fileset};
 const FILESETS: u64 = 2_000;
 /// Filesets below one.
 const BELOW: u64 = 100;
-/// Filesets of which clones are taken, and that are deleted, at most.
+/// Filesets of which snapshots are taken, and that are deleted, at most.
 const SOME: u64 = 100;
 /// Bytes that a fileset takes in the pool, its first pages and its share of the log, and more.
 const BYTES_EACH: u64 = 48 << 10;
@@ -36,7 +36,7 @@ fn timed(times: u64, mut work: impl FnMut(u64)) -> u128 {
 
 fn open(device: &Arc<SimDevice>) -> Pool {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
-    let opened = Pool::open(shared, Arc::new(ManualClock::new()), OpenOptions::default());
+    let opened = Pool::open(shared, Arc::new(ManualClock::new()), PoolOpenOptions::default());
     opened.expect("the pool opens")
 }
 
@@ -51,7 +51,7 @@ fn many_filesets_cost_what_is_asked_of_them() {
     let bytes = (256 << 20) + (count * BYTES_EACH).next_multiple_of(1 << 20);
     let device = SimDevice::new(bytes, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let create = engine::CreateOptions::new(bytes, [3; 64]);
+    let create = engine::PoolCreateOptions::new(bytes, [3; 64]);
     Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
     let pool = open(&device);
     let name_of = |number: u64| match number % BELOW {
@@ -60,9 +60,9 @@ fn many_filesets_cost_what_is_asked_of_them() {
     };
     let made = timed(count, |number| {
         let new = new_fileset(number.to_le_bytes()[0]);
-        pool.create_fileset(&name(&name_of(number)), &new).expect("there is room");
+        pool.fileset_admin().create_fileset(&name(&name_of(number)), &new).expect("there is room");
     });
-    let refused = pool.delete_fileset(&name(&name_of(0)));
+    let refused = pool.fileset_admin().delete_fileset(&name(&name_of(0)));
     let refused = refused.expect_err("others are below it").to_string();
     assert!(refused.contains("p000000/f000099"), "{refused}");
     pool.close().expect("nothing fails");
@@ -76,7 +76,8 @@ fn many_filesets_cost_what_is_asked_of_them() {
     let before = reads();
     let (mut found, mut from) = (Vec::new(), 0);
     let told = timed(1, |_| {
-        while let Some(part) = Some(pool.filesets_from(from, 100).expect("the table can be read"))
+        while let Some(part) =
+            Some(pool.fileset_admin().filesets_from(from, 100).expect("the table can be read"))
             && let Some(last) = part.last()
         {
             from = last.slot + 1;
@@ -90,23 +91,25 @@ fn many_filesets_cost_what_is_asked_of_them() {
     assert_eq!(found, (0..count).map(name_of).collect::<Vec<_>>());
     let before = reads();
     let (one, other) = (name_of(count / 2 + 1), name_of(count - 1));
-    pool.delete_fileset(&name(&one)).expect("none is below it");
-    pool.create_fileset(&name(&one), &new_fileset(1)).expect("there is room");
-    let again = pool.create_fileset(&name(&other), &new_fileset(2));
+    pool.fileset_admin().delete_fileset(&name(&one)).expect("none is below it");
+    pool.fileset_admin().create_fileset(&name(&one), &new_fileset(1)).expect("there is room");
+    let again = pool.fileset_admin().create_fileset(&name(&other), &new_fileset(2));
     assert!(matches!(again, Err(FsError::FilesetExists { .. })), "{again:?}");
     free_all(&pool);
     let changed = reads() - before;
     assert!(changed < OPEN_READS, "{changed} reads of some changes");
     let some = |number: u64| name(&name_of(number * BELOW + 1));
-    let clone = NamePart::new("c").expect("it is a name");
+    let snapshot = NamePart::new("c").expect("it is a name");
     let taken = timed(count.min(SOME * BELOW) / BELOW, |number| {
-        pool.create_clone(&some(number), &clone, [7; 16]).expect("there is room");
+        pool.fileset_admin()
+            .create_snapshot(&some(number), &snapshot, [7; 16])
+            .expect("there is room");
     });
     let given_up = timed(count.min(SOME * BELOW) / BELOW, |number| {
-        pool.delete_clone(&some(number), &clone).expect("nobody needs it");
+        pool.fileset_admin().delete_snapshot(&some(number), &snapshot).expect("nobody needs it");
     });
     let deleted = timed(count.min(SOME * BELOW) / BELOW, |number| {
-        pool.delete_fileset(&some(number)).expect("none is below it");
+        pool.fileset_admin().delete_fileset(&some(number)).expect("none is below it");
     });
     free_all(&pool);
     pool.close().expect("nothing fails");
@@ -121,6 +124,6 @@ fn many_filesets_cost_what_is_asked_of_them() {
     );
     println!(
         "microseconds: {made} to make one, {told} to list all, {taken} and {given_up} to take and \
-         delete a clone of one, {deleted} to delete one"
+         delete a snapshot of one, {deleted} to delete one"
     );
 }

@@ -13,9 +13,9 @@ use super::{free_all, name, new_fileset};
 const RESERVATION: u64 = 6 << 20;
 const GRACES: [u64; 2] = [3600, 7200];
 
-fn reserve(pool: &Pool, fileset: &str, bytes: u64) -> Result<(), engine::vnode::api::FsError> {
+fn reserve(pool: &Pool, fileset: &str, bytes: u64) -> Result<(), engine::api::FsError> {
     let change = FilesetChange { reservation_bytes: Some(bytes), ..FilesetChange::default() };
-    pool.change_fileset(&name(fileset), &change)
+    pool.fileset_admin().change_fileset(&name(fileset), &change)
 }
 
 /// What is to go along.
@@ -29,10 +29,13 @@ struct Along {
 
 fn along(pool: &Pool, fileset: &str) -> Along {
     let it = info(pool, fileset).expect("it is there");
-    let quotas = pool.quota_info(&name(fileset)).expect("it is there");
+    let quotas = pool.fileset_admin().quota_info(&name(fileset)).expect("it is there");
     let mut accounts = Vec::new();
     for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
-        let all = pool.quota_accounts(&name(fileset), (kind, 0), 1000).expect("it is there");
+        let all = pool
+            .fileset_admin()
+            .quota_accounts(&name(fileset), (kind, 0), 1000)
+            .expect("it is there");
         // Blocks may lie otherwise in the other pool: those the checker counts.
         let all = all.into_iter().map(|it| QuotaAccount { bytes: 0, ..it });
         // Who has nothing and may have all has no record where nobody wrote one.
@@ -55,7 +58,7 @@ fn limited(is_on: bool) -> ([Image; 2], super::send::Known, Along) {
     let device = SimDevice::open(source, SimOptions::default());
     let pool = open(&device, None).expect("it opens");
     let a = name("a");
-    assert_eq!(pool.switch_quotas_on(&a), Ok(QuotaProgress::On));
+    assert_eq!(pool.fileset_admin().switch_quotas_on(&a), Ok(QuotaProgress::On));
     for (kind, id, bytes_hard, inodes_soft) in [
         (QuotaKind::User, 7, Some(5 << 20), None),
         (QuotaKind::User, 4_000_000_000, Some(8 << 10), Some(3)),
@@ -63,12 +66,12 @@ fn limited(is_on: bool) -> ([Image; 2], super::send::Known, Along) {
         (QuotaKind::Project, 9, Some(1 << 30), Some(1)),
     ] {
         let change = QuotaLimitsChange { bytes_hard, inodes_soft, ..Default::default() };
-        pool.set_quota(&a, (kind, id), &change).expect("they are on");
+        pool.fileset_admin().set_quota(&a, (kind, id), &change).expect("they are on");
     }
-    pool.set_quota_graces(&a, GRACES.map(Some)).expect("they are on");
+    pool.fileset_admin().set_quota_graces(&a, GRACES.map(Some)).expect("they are on");
     reserve(&pool, "a", RESERVATION).expect("there is room");
     if !is_on {
-        pool.switch_quotas_off(&a).expect("they are on");
+        pool.fileset_admin().switch_quotas_off(&a).expect("they are on");
     }
     let limits = along(&pool, "a");
     assert!(limits.accounts.len() >= 4 && limits.graces == GRACES, "{limits:?}");
@@ -81,7 +84,7 @@ fn limited(is_on: bool) -> ([Image; 2], super::send::Known, Along) {
 fn along_in(image: &Image) -> Along {
     let device = SimDevice::open(image.clone(), SimOptions::default());
     let pool = open(&device, None).expect("it opens");
-    while pool.count_quotas(&name("b")).expect("it is there") {}
+    while pool.fileset_admin().count_quotas(&name("b")).expect("it is there") {}
     let found = along(&pool, "b");
     pool.close().expect("nothing fails");
     found
@@ -92,10 +95,14 @@ fn along_in(image: &Image) -> Along {
 /// nobody is counted. Method: moves that are ended at each step, and go on.
 #[test]
 fn what_users_may_have_and_what_is_kept_free_go_along() {
-    use MoveStep::{Arrived, Cloned, Copied, Deleted, LastCloned, Leaves, Limited, Settled};
+    use MoveStep::{
+        Arrived, Copied, Deleted, LastSnapshot, Leaves, Limited, Settled, SnapshotTaken,
+    };
     for is_on in [true, false] {
         let (images, kept, limits) = limited(is_on);
-        for last in [Cloned, Copied, Leaves, LastCloned, Arrived, Limited, Deleted, Settled] {
+        for last in
+            [SnapshotTaken, Copied, Leaves, LastSnapshot, Arrived, Limited, Deleted, Settled]
+        {
             let both = Both::open([&images[0], &images[1]], false).expect("they open");
             let ended = both.with(None, &mut |step| step != last, |this, how| this.run(how));
             assert!(matches!(ended, Err(MoveError::Ended)), "{last:?}: {ended:?}");
@@ -152,23 +159,25 @@ fn limits_are_not_changed_while_a_move_that_brings_them_is_not_finished() {
         let (pool, b) = (&both.pools[1], name("b"));
         let change = QuotaLimitsChange { bytes_hard: Some(4 << 10), ..Default::default() };
         let refused = [
-            pool.set_quota(&b, (QuotaKind::User, 7), &change),
-            pool.set_quota_graces(&b, [Some(1), None]),
-            pool.switch_quotas_on(&b).map(drop),
-            pool.begin_quotas(&b),
-            pool.switch_quotas_off(&b),
+            pool.fileset_admin().set_quota(&b, (QuotaKind::User, 7), &change),
+            pool.fileset_admin().set_quota_graces(&b, [Some(1), None]),
+            pool.fileset_admin().switch_quotas_on(&b).map(drop),
+            pool.fileset_admin().begin_quotas(&b),
+            pool.fileset_admin().switch_quotas_off(&b),
         ];
         for refused in refused {
             let words = refused.expect_err("the move is not finished").to_string();
             assert!(words.contains("give the `holdfast fileset move` again"), "{words}");
         }
         if says_here {
-            pool.take_as_here(&b).expect("it has arrived");
-            pool.set_quota(&b, (QuotaKind::User, 7), &change).expect("it is here");
+            pool.fileset_admin().take_as_here(&b).expect("it has arrived");
+            pool.fileset_admin().set_quota(&b, (QuotaKind::User, 7), &change).expect("it is here");
             both.run().expect_err("both pools have it");
         } else {
             both.run().expect("it goes on");
-            pool.set_quota(&b, (QuotaKind::User, 7), &change).expect("it is finished");
+            pool.fileset_admin()
+                .set_quota(&b, (QuotaKind::User, 7), &change)
+                .expect("it is finished");
         }
         let images = both.devices.clone().map(|device| device.durable_image());
         let mut wanted = limits.accounts.clone();
@@ -189,7 +198,10 @@ fn limits_are_not_changed_while_a_move_that_brings_them_is_not_finished() {
 fn a_reservation_needs_room_where_the_fileset_goes() {
     let (images, kept, _) = limited(true);
     let both = Both::open([&images[0], &images[1]], false).expect("they open");
-    both.pools[1].create_fileset(&name("z"), &new_fileset(5)).expect("there is room");
+    both.pools[1]
+        .fileset_admin()
+        .create_fileset(&name("z"), &new_fileset(5))
+        .expect("there is room");
     let most = (1..64).rev().find(|most| reserve(&both.pools[1], "z", most << 20).is_ok());
     let most = most.expect("there is room for some");
     reserve(&both.pools[1], "z", (most - 2) << 20).expect("it is less");

@@ -1,11 +1,11 @@
-//! Blocks that clones hold are moved: each who holds one finds it where it is then, and a pool with
-//! clones is cleaned as one without.
+//! Blocks that snapshots hold are moved: each who holds one finds it where it is then, and a pool
+//! with snapshots is cleaned as one without.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use format::fileset::NamePart;
 use runtime::clock::{Clock, ManualClock, SimClock, Timestamp};
 use runtime::prng::Prng;
@@ -33,12 +33,12 @@ fn part(text: &str) -> NamePart {
 
 fn open(device: &SharedDevice) -> Pool {
     let clock = Arc::new(ManualClock::new());
-    Pool::open(Arc::clone(device), clock, OpenOptions::default()).expect("the pool opens")
+    Pool::open(Arc::clone(device), clock, PoolOpenOptions::default()).expect("the pool opens")
 }
 
 fn new_pool(bytes: u64) -> SharedDevice {
     let device: SharedDevice = MemoryDevice::new("memory", bytes);
-    let create = CreateOptions::new(bytes, [3; 64]);
+    let create = PoolCreateOptions::new(bytes, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     device
 }
@@ -58,14 +58,17 @@ fn contents(pool: &Pool, root: Ino) -> Contents {
     all
 }
 
-fn contents_of_clone(pool: &Pool, clone: &str) -> Contents {
-    let uuid = pool.hold_clone(&name("root"), &part(clone)).expect("it is there");
+fn contents_of_snapshot(pool: &Pool, snapshot: &str) -> Contents {
+    let uuid =
+        pool.fileset_admin().hold_snapshot(&name("root"), &part(snapshot)).expect("it is there");
     contents(pool, pool.root_of(uuid).expect("it is held"))
 }
 
 fn take(pool: &Pool, number: u8) -> String {
     let text = format!("c{number}");
-    pool.create_clone(&name("root"), &part(&text), [number; 16]).expect("there is room");
+    pool.fileset_admin()
+        .create_snapshot(&name("root"), &part(&text), [number; 16])
+        .expect("there is room");
     text
 }
 
@@ -125,7 +128,7 @@ fn moved(pool: &Pool) -> u64 {
 }
 
 /// Goal: whoever holds a block that is moved reads it as it was: the fileset, whose files are in
-/// memory, clones that are served, and those that are not. Method: random changes with clones
+/// memory, snapshots that are served, and those that are not. Method: random changes with snapshots
 /// between them; segments are emptied, and all that is free is written over.
 #[test]
 fn whoever_holds_a_block_finds_it_where_it_was_moved() {
@@ -135,8 +138,8 @@ fn whoever_holds_a_block_finds_it_where_it_was_moved() {
         let mut kept: Vec<(String, Contents)> = Vec::new();
         for round in 0..4_u8 {
             let pool = open(&device);
-            for (clone, _) in kept.iter().step_by(2) {
-                contents_of_clone(&pool, clone);
+            for (snapshot, _) in kept.iter().step_by(2) {
+                contents_of_snapshot(&pool, snapshot);
             }
             for _ in 0..60 {
                 change(&pool, &mut prng, LARGE);
@@ -152,23 +155,28 @@ fn whoever_holds_a_block_finds_it_where_it_was_moved() {
             assert!(moved(&pool) > count, "seed {seed}: nothing was moved in round {round}");
             overwrite_free_space(&pool);
             assert!(contents(&pool, pool.root()) == now, "seed {seed}: round {round}");
-            for (clone, contents) in &kept {
-                let found = contents_of_clone(&pool, clone);
-                assert!(found == *contents, "seed {seed}: {clone} in round {round}");
+            for (snapshot, contents) in &kept {
+                let found = contents_of_snapshot(&pool, snapshot);
+                assert!(found == *contents, "seed {seed}: {snapshot} in round {round}");
             }
             pool.close().expect("nothing fails");
             drop(pool);
             assert_clean(&device);
         }
         let pool = open(&device);
-        for (clone, contents) in &kept {
-            assert!(contents_of_clone(&pool, clone) == *contents, "seed {seed}: {clone} again");
+        for (snapshot, contents) in &kept {
+            assert!(
+                contents_of_snapshot(&pool, snapshot) == *contents,
+                "seed {seed}: {snapshot} again"
+            );
         }
         pool.close().expect("nothing fails");
         drop(pool);
         let pool = open(&device);
-        for (clone, _) in kept {
-            pool.delete_clone(&name("root"), &part(&clone)).expect("nobody holds it");
+        for (snapshot, _) in kept {
+            pool.fileset_admin()
+                .delete_snapshot(&name("root"), &part(&snapshot))
+                .expect("nobody holds it");
             free_all(&pool);
         }
         pool.close().expect("nothing fails");
@@ -192,11 +200,11 @@ impl Clock for Hasty {
     }
 }
 
-/// Goal: a clone that is half freed loses and keeps what it should when blocks are moved beside it.
-/// Method: of each second 4 KiB of several files, a clone has versions of its own, so that many
-/// steps free one of them; segments are emptied between the steps.
+/// Goal: a snapshot that is half freed loses and keeps what it should when blocks are moved beside
+/// it. Method: of each second 4 KiB of several files, a snapshot has versions of its own, so that
+/// many steps free one of them; segments are emptied between the steps.
 #[test]
-fn a_clone_that_is_being_freed_follows_what_is_moved() {
+fn a_snapshot_that_is_being_freed_follows_what_is_moved() {
     let device = new_pool(2 * POOL_BYTES);
     let pool = open(&device);
     let mut prng = Prng::from_seed(1);
@@ -232,13 +240,13 @@ fn a_clone_that_is_being_freed_follows_what_is_moved() {
     }
     pool.close().expect("nothing fails");
     drop(pool);
-    let options = OpenOptions::default();
+    let options = PoolOpenOptions::default();
     let pool = Pool::open(Arc::clone(&device), Arc::new(Hasty::default()), options);
     let pool = pool.expect("the pool opens");
-    pool.delete_clone(&name("root"), &part("c1")).expect("nobody holds it");
+    pool.fileset_admin().delete_snapshot(&name("root"), &part("c1")).expect("nobody holds it");
     kept.remove(1);
     let mut steps = 0;
-    while pool.is_freeing().expect("the table can be read") {
+    while pool.fileset_admin().is_freeing().expect("the table can be read") {
         overwrite(&pool, &mut prng, 20);
         pool.clean().expect("nothing fails");
         pool.sync().expect("nothing fails");
@@ -252,15 +260,15 @@ fn a_clone_that_is_being_freed_follows_what_is_moved() {
     pool.clean().expect("nothing fails");
     overwrite_free_space(&pool);
     assert!(contents(&pool, root) == now);
-    for (clone, contents) in &kept {
-        assert!(contents_of_clone(&pool, clone) == *contents, "{clone}");
+    for (snapshot, contents) in &kept {
+        assert!(contents_of_snapshot(&pool, snapshot) == *contents, "{snapshot}");
     }
     pool.close().expect("nothing fails");
     assert_clean(&device);
 }
 
-/// Goal: a fileset that copies what it shares with a clone misses no move. Method: one thread
-/// empties segments, another writes a little to each file for the first time since the clone, in
+/// Goal: a fileset that copies what it shares with a snapshot misses no move. Method: one thread
+/// empties segments, another writes a little to each file for the first time since the snapshot, in
 /// the order of a seed.
 #[test]
 fn what_is_copied_for_a_fileset_beside_a_move_leads_to_the_new_place() {
@@ -272,7 +280,7 @@ fn what_is_copied_for_a_fileset_beside_a_move_leads_to_the_new_place() {
         let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
         let opened = Mutex::new(None);
         let prepare = || {
-            let pool = Pool::open(shared, clock, OpenOptions::default()).expect("it opens");
+            let pool = Pool::open(shared, clock, PoolOpenOptions::default()).expect("it opens");
             let (caller, root) = (Caller::root(), pool.root());
             let new = NewInode::new(FileKind::Regular, 0o644);
             for number in 0..2 * FILES {
@@ -312,12 +320,12 @@ fn what_is_copied_for_a_fileset_beside_a_move_leads_to_the_new_place() {
         pool.sync().expect("nothing fails");
         overwrite_free_space(&pool);
         let whole = |number: u64| vec![(2 * number).to_le_bytes()[0]; 60_000];
-        for (is_clone, found) in
-            [(true, contents_of_clone(&pool, "c0")), (false, contents(&pool, pool.root()))]
+        for (is_snapshot, found) in
+            [(true, contents_of_snapshot(&pool, "c0")), (false, contents(&pool, pool.root()))]
         {
             for number in 0..FILES {
                 let mut expected = whole(number);
-                if !is_clone {
+                if !is_snapshot {
                     expected[20_000..20_010].fill(0xaa);
                 }
                 assert!(found[&format!("f{number}")] == expected, "seed {seed}: {number}");
@@ -330,8 +338,8 @@ fn what_is_copied_for_a_fileset_beside_a_move_leads_to_the_new_place() {
 }
 
 /// Goal: a block that as many hold as may is moved for all of them, and one more is refused with
-/// the number. Method: between clones a file changes whose inode lies beside that of another, so
-/// each clone has a page of its own that leads to the blocks of the other.
+/// the number. Method: between snapshots a file changes whose inode lies beside that of another, so
+/// each snapshot has a page of its own that leads to the blocks of the other.
 #[test]
 fn a_block_is_moved_for_as_many_as_may_hold_it() {
     for (bytes, most) in [(48 << 20, 64), (1 << 30, 256)] {
@@ -355,15 +363,17 @@ fn a_block_is_moved_for_as_many_as_may_hold_it() {
         let mut taken: u16 = 0;
         let refused = loop {
             pool.write(&caller, beside, 0, format!("{taken}").as_bytes()).expect("there is room");
-            let clone = part(&format!("c{taken}"));
+            let snapshot = part(&format!("c{taken}"));
             let random = [taken.to_le_bytes()[0]; 16];
-            if let Err(error) = pool.create_clone(&name("root"), &clone, random) {
+            if let Err(error) =
+                pool.fileset_admin().create_snapshot(&name("root"), &snapshot, random)
+            {
                 break error.to_string();
             }
             taken += 1;
         };
         assert_eq!(taken + 1, most, "{refused}");
-        assert!(refused.contains(&format!("{most} clones and filesets")), "{refused}");
+        assert!(refused.contains(&format!("{most} snapshots and filesets")), "{refused}");
         let kept = contents(&pool, root);
         let before = moved(&pool);
         pool.clean().expect("nothing fails");
@@ -373,7 +383,7 @@ fn a_block_is_moved_for_as_many_as_may_hold_it() {
         }
         assert!(contents(&pool, root) == kept);
         for number in (0..taken).step_by(9) {
-            let found = contents_of_clone(&pool, &format!("c{number}"));
+            let found = contents_of_snapshot(&pool, &format!("c{number}"));
             assert_eq!(found["f0"], kept["f0"], "c{number} of {taken}");
             assert_eq!(found["f1"], format!("{number}").as_bytes(), "c{number} of {taken}");
         }
@@ -385,7 +395,7 @@ fn a_block_is_moved_for_as_many_as_may_hold_it() {
 /// What must be there at a cut from one position of the recording to another.
 struct There {
     /// `None`: the fileset itself.
-    clone: Option<String>,
+    snapshot: Option<String>,
     contents: Contents,
     since: usize,
     until: usize,
@@ -399,12 +409,12 @@ fn judge(image: &Image, there: &[&There], is_cleaned_again: bool) -> Result<(), 
     let pool = open(&shared);
     let same = |when: &str| {
         for it in there {
-            let found = match &it.clone {
-                Some(clone) => contents_of_clone(&pool, clone),
+            let found = match &it.snapshot {
+                Some(snapshot) => contents_of_snapshot(&pool, snapshot),
                 None => contents(&pool, pool.root()),
             };
             if found != it.contents {
-                return Err(format!("{when}: {:?}", it.clone));
+                return Err(format!("{when}: {:?}", it.snapshot));
             }
         }
         Ok(())
@@ -420,7 +430,7 @@ fn judge(image: &Image, there: &[&There], is_cleaned_again: bool) -> Result<(), 
 }
 
 /// Goal: no crash leaves a pointer to where a block is no more, or a fragment that nobody holds.
-/// Method: cut at every write while segments are emptied of which clones hold blocks, beside
+/// Method: cut at every write while segments are emptied of which snapshots hold blocks, beside
 /// changes and a deletion.
 #[test]
 fn a_crash_beside_moves_leaves_whoever_holds_a_block_what_he_had() {
@@ -428,7 +438,7 @@ fn a_crash_beside_moves_leaves_whoever_holds_a_block_what_he_had() {
     for seed in 0..2 {
         let device = SimDevice::new(CRASH_POOL_BYTES, SimOptions::default());
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-        let create = CreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
+        let create = PoolCreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
         Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
         let pool = open(&shared);
         let mut prng = Prng::from_seed(seed);
@@ -436,8 +446,8 @@ fn a_crash_beside_moves_leaves_whoever_holds_a_block_what_he_had() {
         for number in 0..3 {
             (0..25).for_each(|_| change(&pool, &mut prng, CRASH_LARGE));
             let contents = contents(&pool, pool.root());
-            let clone = Some(take(&pool, number));
-            there.push(There { clone, contents, since: 0, until: usize::MAX });
+            let snapshot = Some(take(&pool, number));
+            there.push(There { snapshot, contents, since: 0, until: usize::MAX });
         }
         (0..10).for_each(|_| change(&pool, &mut prng, CRASH_LARGE));
         pool.close().expect("nothing fails");
@@ -450,10 +460,12 @@ fn a_crash_beside_moves_leaves_whoever_holds_a_block_what_he_had() {
             let contents = contents(&pool, pool.root());
             let since = device.position();
             pool.clean().expect("nothing fails");
-            there.push(There { clone: None, contents, since, until: device.position() });
+            there.push(There { snapshot: None, contents, since, until: device.position() });
             if round == 0 {
                 there[1].until = device.position();
-                pool.delete_clone(&name("root"), &part("c1")).expect("nobody holds it");
+                pool.fileset_admin()
+                    .delete_snapshot(&name("root"), &part("c1"))
+                    .expect("nobody holds it");
                 free_all(&pool);
             }
             (0..4).for_each(|_| change(&pool, &mut prng, CRASH_LARGE));

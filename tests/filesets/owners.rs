@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr};
-use engine::{CreateOptions, Pool, QuotaAccount, QuotaLimitsChange, QuotaProgress};
+use engine::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr};
+use engine::{Pool, PoolCreateOptions, QuotaAccount, QuotaLimitsChange, QuotaProgress};
 use format::fileset::NamePart;
 use format::quota::QuotaKind;
 use runtime::clock::ManualClock;
@@ -38,11 +38,12 @@ fn create(pool: &Pool, caller: &Caller, file: &str) -> Result<Ino, FsError> {
 }
 
 fn switch_on(pool: &Pool) {
-    assert_eq!(pool.switch_quotas_on(&name("root")), Ok(QuotaProgress::On));
+    assert_eq!(pool.fileset_admin().switch_quotas_on(&name("root")), Ok(QuotaProgress::On));
 }
 
 fn account(pool: &Pool, kind: QuotaKind, id: u32) -> Option<QuotaAccount> {
-    let found = pool.quota_accounts(&name("root"), (kind, id), 1).expect("it is there");
+    let found =
+        pool.fileset_admin().quota_accounts(&name("root"), (kind, id), 1).expect("it is there");
     found.into_iter().find(|it| it.id == id)
 }
 
@@ -51,7 +52,7 @@ fn has(pool: &Pool, kind: QuotaKind, id: u32) -> (u64, u64) {
 }
 
 fn limit(pool: &Pool, kind: QuotaKind, id: u32, change: &QuotaLimitsChange) {
-    pool.set_quota(&name("root"), (kind, id), change).expect("quotas are on");
+    pool.fileset_admin().set_quota(&name("root"), (kind, id), change).expect("quotas are on");
 }
 
 fn chown(
@@ -102,7 +103,7 @@ fn what_users_and_groups_have_is_counted_and_moves_with_their_files() {
 
     let pool = open(&device, None);
     assert_eq!(has(&pool, QuotaKind::User, 1), (0, 1), "kept");
-    pool.switch_quotas_off(&name("root")).expect("it is on");
+    pool.fileset_admin().switch_quotas_off(&name("root")).expect("it is on");
     let file = create(&pool, &user(3), "more").expect("there is room");
     pool.write(&user(3), file, 0, &[3; WRITE]).expect("there is room");
     pool.unlink(&root(), pool.root(), b"new", None).expect("it is there");
@@ -147,7 +148,7 @@ fn work(pool: &Pool, prng: &mut Prng, steps: usize) {
             4 => {
                 let to = format!("f{}", prng.below(12));
                 let (from, to) = ((pool.root(), file.as_bytes()), (pool.root(), to.as_bytes()));
-                let mode = engine::vnode::api::RenameMode::Replace;
+                let mode = engine::api::RenameMode::Replace;
                 drop(pool.rename(&root(), from, to, mode, None));
             }
             _ => {
@@ -159,8 +160,8 @@ fn work(pool: &Pool, prng: &mut Prng, steps: usize) {
     }
 }
 
-/// Goal: usage is right whatever is done. Method: histories by seed, with clones, forks, switching
-/// off and on again, and counting while files change; the checker adds up after each.
+/// Goal: usage is right whatever is done. Method: histories by seed, with snapshots, clones,
+/// switching off and on again, and counting while files change; the checker adds up after each.
 #[test]
 fn what_users_have_is_right_whatever_is_done() {
     for seed in 0..4 {
@@ -174,22 +175,26 @@ fn what_users_have_is_right_whatever_is_done() {
             }
             super::work(&pool, seed * 10 + round, 150);
             work(&pool, &mut prng, 60);
-            let clone = NamePart::new(&format!("c{round}")).expect("a name");
-            pool.create_clone(&name("root"), &clone, [7; 16]).expect("there is room");
+            let snapshot = NamePart::new(&format!("c{round}")).expect("a name");
+            pool.fileset_admin()
+                .create_snapshot(&name("root"), &snapshot, [7; 16])
+                .expect("there is room");
             work(&pool, &mut prng, 60);
             if round == 3 {
-                pool.switch_quotas_off(&name("root")).expect("nothing fails");
-                let fork = name(&format!("fork{seed}"));
+                pool.fileset_admin().switch_quotas_off(&name("root")).expect("nothing fails");
+                let clone = name(&format!("clone{seed}"));
                 let first = NamePart::new("c2").expect("a name");
-                pool.fork_clone((&name("root"), &first), &fork, [8; 16]).expect("room");
+                pool.fileset_admin()
+                    .create_clone((&name("root"), &first), &clone, [8; 16])
+                    .expect("room");
                 let oldest = NamePart::new("c0").expect("a name");
-                pool.delete_clone(&name("root"), &oldest).expect("it is there");
+                pool.fileset_admin().delete_snapshot(&name("root"), &oldest).expect("it is there");
                 free_all(&pool);
             }
             pool.close().expect("nothing fails");
             assert_clean(&device);
         }
-        let pool = open(&device, Some(&format!("fork{seed}")));
+        let pool = open(&device, Some(&format!("clone{seed}")));
         work(&pool, &mut prng, 60);
         pool.close().expect("nothing fails");
         assert_clean(&device);
@@ -211,9 +216,9 @@ fn counting_goes_on_while_files_change() {
             pool.forget(ino, 1);
         }
         work(&pool, &mut prng, 40);
-        pool.begin_quotas(&name("root")).expect("there is room");
+        pool.fileset_admin().begin_quotas(&name("root")).expect("there is room");
         work(&pool, &mut prng, 40);
-        assert_eq!(pool.count_quotas(&name("root")), Ok(true), "there is more");
+        assert_eq!(pool.fileset_admin().count_quotas(&name("root")), Ok(true), "there is more");
         work(&pool, &mut prng, 40);
         for number in (0..1200).step_by(7) {
             let file = format!("n{number}");
@@ -228,10 +233,10 @@ fn counting_goes_on_while_files_change() {
         pool.close().expect("nothing fails");
         assert_clean(&device);
         let pool = open(&device, None);
-        let info = pool.quota_info(&name("root")).expect("it is there");
+        let info = pool.fileset_admin().quota_info(&name("root")).expect("it is there");
         assert!(matches!(info.progress, QuotaProgress::Counting(1..1000)), "{info:?}");
         work(&pool, &mut prng, 40);
-        while pool.count_quotas(&name("root")).expect("there is room") {}
+        while pool.fileset_admin().count_quotas(&name("root")).expect("there is room") {}
         work(&pool, &mut prng, 40);
         pool.close().expect("nothing fails");
         assert_clean(&device);
@@ -245,10 +250,10 @@ fn what_is_written_while_files_are_counted_counts_at_once() {
     let device = new_pool();
     let pool = open(&device, None);
     open_to_all(&pool);
-    pool.begin_quotas(&name("root")).expect("there is room");
+    pool.fileset_admin().begin_quotas(&name("root")).expect("there is room");
     let file = create(&pool, &user(7), "file").expect("there is room");
     pool.write(&user(7), file, 0, &[7; WRITE]).expect("there is room");
-    while pool.count_quotas(&name("root")).expect("there is room") {}
+    while pool.fileset_admin().count_quotas(&name("root")).expect("there is room") {}
     assert_eq!(has(&pool, QuotaKind::User, 7), (16 << 10, 1), "it waits");
     pool.sync().expect("nothing fails");
     assert_eq!(has(&pool, QuotaKind::User, 7), (16 << 10, 1), "once");
@@ -263,14 +268,14 @@ fn what_is_written_while_files_are_counted_counts_at_once() {
 fn what_is_counted_a_crash_does_not_undo() {
     let device = SimDevice::new(CRASH_POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let create_options = CreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
+    let create_options = PoolCreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
     Pool::create(&shared, &ManualClock::new(), &create_options).expect("a pool fits");
     let pool = open(&shared, None);
     open_to_all(&pool);
-    pool.begin_quotas(&name("root")).expect("there is room");
+    pool.fileset_admin().begin_quotas(&name("root")).expect("there is room");
     pool.sync().expect("nothing fails");
     create(&pool, &user(7), "file").expect("there is room");
-    while pool.count_quotas(&name("root")).expect("there is room") {}
+    while pool.fileset_admin().count_quotas(&name("root")).expect("there is room") {}
     assert_eq!(has(&pool, QuotaKind::User, 7), (0, 1));
     let soft = QuotaLimitsChange { inodes_soft: Some(9), ..QuotaLimitsChange::default() };
     limit(&pool, QuotaKind::User, 7, &soft);
@@ -306,7 +311,7 @@ fn a_crash_leaves_what_users_have_right() {
     for seed in 0..1 {
         let device = SimDevice::new(CRASH_POOL_BYTES, SimOptions::default());
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-        let create_options = CreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
+        let create_options = PoolCreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
         Pool::create(&shared, &ManualClock::new(), &create_options).expect("a pool fits");
         let pool = open(&shared, None);
         let mut prng = Prng::from_seed(seed);
@@ -322,15 +327,15 @@ fn a_crash_leaves_what_users_have_right() {
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
         let pool = open(&shared, None);
         for round in 0..3 {
-            pool.begin_quotas(&name("root")).expect("there is room");
+            pool.fileset_admin().begin_quotas(&name("root")).expect("there is room");
             work(&pool, &mut prng, 8);
-            pool.count_quotas(&name("root")).expect("there is room");
+            pool.fileset_admin().count_quotas(&name("root")).expect("there is room");
             pool.sync().expect("nothing fails");
             work(&pool, &mut prng, 8);
             switch_on(&pool);
             work(&pool, &mut prng, 8);
             if round == 1 {
-                pool.switch_quotas_off(&name("root")).expect("nothing fails");
+                pool.fileset_admin().switch_quotas_off(&name("root")).expect("nothing fails");
             }
             match prng.below(3) {
                 0 => pool.sync().expect("nothing fails"),
@@ -359,7 +364,7 @@ fn a_crash_leaves_what_users_have_right() {
 fn limits_refuse_users_and_never_what_was_accepted() {
     let device = new_pool();
     let clock = Arc::new(ManualClock::new());
-    let options = engine::OpenOptions::default();
+    let options = engine::PoolOpenOptions::default();
     let pool = Pool::open(Arc::clone(&device), Arc::<ManualClock>::clone(&clock), options)
         .expect("the pool opens");
     open_to_all(&pool);
@@ -369,11 +374,11 @@ fn limits_refuse_users_and_never_what_was_accepted() {
         inodes_hard: Some(3),
         ..QuotaLimitsChange::default()
     };
-    let refused = pool.set_quota(&name("root"), (QuotaKind::User, 1), &limits);
+    let refused = pool.fileset_admin().set_quota(&name("root"), (QuotaKind::User, 1), &limits);
     assert!(matches!(refused, Err(FsError::FilesetInUse { .. })), "quotas are off: {refused:?}");
     switch_on(&pool);
     limit(&pool, QuotaKind::User, 1, &limits);
-    let zero = pool.set_quota(&name("root"), (QuotaKind::User, 0), &limits);
+    let zero = pool.fileset_admin().set_quota(&name("root"), (QuotaKind::User, 0), &limits);
     assert_eq!(zero, Err(FsError::Invalid), "id 0 has no limits");
     let file = create(&pool, &user(1), "f").expect("there is room");
     let data = vec![1; WRITE];
@@ -460,14 +465,14 @@ fn walks_end_before_a_pool_is_closed() {
     let device = new_pool();
     let pool = open(&device, None);
     create(&pool, &root(), "a").expect("there is room");
-    let clone = NamePart::new("c").expect("a name");
-    pool.create_clone(&name("root"), &clone, [1; 16]).expect("there is room");
-    assert_eq!(pool.set_project(&name("root"), &[], (7, true)), Ok(2));
-    pool.unique_bytes(&name("root"), &clone).expect("it can be read");
-    pool.end_walks();
-    let ended = pool.set_project(&name("root"), &[], (8, true));
+    let snapshot = NamePart::new("c").expect("a name");
+    pool.fileset_admin().create_snapshot(&name("root"), &snapshot, [1; 16]).expect("there is room");
+    assert_eq!(pool.fileset_admin().set_project(&name("root"), &[], (7, true)), Ok(2));
+    pool.fileset_admin().unique_bytes(&name("root"), &snapshot).expect("it can be read");
+    pool.fileset_admin().end_walks();
+    let ended = pool.fileset_admin().set_project(&name("root"), &[], (8, true));
     assert_eq!(ended, Err(FsError::TryLater));
-    assert_eq!(pool.unique_bytes(&name("root"), &clone), Err(FsError::TryLater));
+    assert_eq!(pool.fileset_admin().unique_bytes(&name("root"), &snapshot), Err(FsError::TryLater));
     pool.close().expect("nothing fails");
     assert_clean(&device);
 }
@@ -510,12 +515,12 @@ fn limits_hold_only_when_all_is_counted() {
     for number in 0..600 {
         create(&pool, &root(), &format!("n{number}")).expect("there is room");
     }
-    pool.switch_quotas_off(&name("root")).expect("it is on");
+    pool.fileset_admin().switch_quotas_off(&name("root")).expect("it is on");
     create(&pool, &user(1), "c").expect("nobody is counted");
-    pool.begin_quotas(&name("root")).expect("there is room");
-    let counted = || pool.quota_info(&name("root")).expect("it is there").progress;
+    pool.fileset_admin().begin_quotas(&name("root")).expect("there is room");
+    let counted = || pool.fileset_admin().quota_info(&name("root")).expect("it is there").progress;
     while counted() == QuotaProgress::Counting(0) {
-        assert_eq!(pool.count_quotas(&name("root")), Ok(true), "there is more");
+        assert_eq!(pool.fileset_admin().count_quotas(&name("root")), Ok(true), "there is more");
     }
     pool.write(&user(1), first, 0, &[1; WRITE]).expect("not all is counted");
     create(&pool, &user(1), "d").expect("not all is counted");
@@ -542,7 +547,7 @@ fn a_project_is_handed_down_and_kept_apart() {
     let old = file(made, "old").expect("there is room");
     pool.write(&user(1), old, 0, &[1; WRITE]).expect("there is room");
     switch_on(&pool);
-    let count = pool.set_project(&name("root"), &[b"src"], (7, true));
+    let count = pool.fileset_admin().set_project(&name("root"), &[b"src"], (7, true));
     assert_eq!(count, Ok(2));
     assert_eq!(has(&pool, QuotaKind::Project, 7).1, 2);
     let before = has(&pool, QuotaKind::Project, 7).0;
@@ -553,8 +558,8 @@ fn a_project_is_handed_down_and_kept_apart() {
     let top = pool.root();
     let rename =
         |from: (Ino, &[u8]), to: (Ino, &[u8]), mode| pool.rename(&root(), from, to, mode, None);
-    let replace = engine::vnode::api::RenameMode::Replace;
-    let exchange = engine::vnode::api::RenameMode::Exchange;
+    let replace = engine::api::RenameMode::Replace;
+    let exchange = engine::api::RenameMode::Exchange;
     let crossed = Err(FsError::CrossFileset);
     assert_eq!(rename((top, b"outside"), (made, b"x"), replace), crossed);
     assert_eq!(rename((top, b"outside"), (made, b"old"), exchange), crossed);

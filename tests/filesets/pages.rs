@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    Caller, FileKind, FileSystem, FilesetUuid, Ino, NewInode, SetAttr, XattrMode,
-};
-use engine::{CreateOptions, OpenOptions, PagesMoved, Pool, Shortage};
+use engine::api::{Caller, FileKind, FileSystem, FilesetUuid, Ino, NewInode, SetAttr, XattrMode};
+use engine::{PageMoveReport, Pool, PoolCreateOptions, PoolOpenOptions, Shortage};
 use format::fileset::NamePart;
 use runtime::clock::{Clock, ManualClock, SimClock};
 use runtime::prng::Prng;
@@ -45,7 +43,7 @@ impl Opened {
     fn at(device: &SharedDevice, clock: Arc<dyn Clock>) -> Opened {
         let shortage = Arc::new(Shortage::default());
         let options =
-            OpenOptions { shortage: Some(Arc::clone(&shortage)), ..OpenOptions::default() };
+            PoolOpenOptions { shortage: Some(Arc::clone(&shortage)), ..PoolOpenOptions::default() };
         let pool = Pool::open(Arc::clone(device), clock, options).expect("the pool opens");
         Opened { pool, shortage }
     }
@@ -62,7 +60,7 @@ impl Opened {
     }
 
     /// Moves all pages out of `group`, and lets no others come there or to a later one.
-    fn empty(&self, group: u32) -> PagesMoved {
+    fn empty(&self, group: u32) -> PageMoveReport {
         self.shortage.bar(group..self.groups());
         self.pool.move_pages(group).expect("nothing fails")
     }
@@ -73,7 +71,7 @@ fn open(device: &SharedDevice) -> Opened {
 }
 
 fn create(device: &SharedDevice, bytes: u64) {
-    let mut options = CreateOptions::new(bytes, [3; 64]);
+    let mut options = PoolCreateOptions::new(bytes, [3; 64]);
     options.geometry.segment_bytes = Some(128 << 10);
     options.geometry.group_bytes = Some(GROUP_BYTES);
     options.geometry.journal_bytes = Some(1 << 20);
@@ -170,8 +168,10 @@ impl Nodes {
     fn hold(pool: &Pool, nodes: &[&str]) -> Nodes {
         let hold = |node: &&str| {
             let uuid = match node.split_once('@') {
-                Some((fileset, clone)) => pool.hold_clone(&name(fileset), &part(clone)),
-                None => pool.hold_fileset(&name(node)),
+                Some((fileset, snapshot)) => {
+                    pool.fileset_admin().hold_snapshot(&name(fileset), &part(snapshot))
+                }
+                None => pool.fileset_admin().hold_fileset(&name(node)),
             };
             ((*node).to_owned(), uuid.expect("it is there"))
         };
@@ -210,39 +210,44 @@ fn compare(
 }
 
 /// The nodes of the pools under test.
-const NODES: [&str; 7] = ["root", "root@a", "root@b", "root@c", "fork", "home", "home@d"];
+const NODES: [&str; 7] = ["root", "root@a", "root@b", "root@c", "clone", "home", "home@d"];
 
-/// Makes filesets, clones of different times, and a fork of one; returns open files without a name.
+/// Makes filesets, snapshots of different times, and a clone of one; returns open files without a
+/// name.
 fn populate(opened: &Opened, prng: &mut Prng, names: u32) -> Vec<Ino> {
     let pool = &opened.pool;
     opened.scatter(prng);
-    pool.create_fileset(&name("home"), &new_fileset(7)).expect("there is room");
+    pool.fileset_admin().create_fileset(&name("home"), &new_fileset(7)).expect("there is room");
     // So many that their table has a map.
     for number in 0..70_u8 {
         let text = format!("home/f{number}");
-        pool.create_fileset(&name(&text), &new_fileset(100 + number)).expect("there is room");
+        pool.fileset_admin()
+            .create_fileset(&name(&text), &new_fileset(100 + number))
+            .expect("there is room");
         if number % 7 == 0 {
             opened.scatter(prng);
         }
     }
-    pool.switch_quotas_on(&name("root")).expect("there is room");
+    pool.fileset_admin().switch_quotas_on(&name("root")).expect("there is room");
     let mut nameless = fill(opened, pool.root(), prng, names);
-    let take = |fileset: &str, clone: &str| {
-        let random = [clone.as_bytes()[0]; 16];
-        pool.create_clone(&name(fileset), &part(clone), random).expect("there is room");
+    let take = |fileset: &str, snapshot: &str| {
+        let random = [snapshot.as_bytes()[0]; 16];
+        pool.fileset_admin()
+            .create_snapshot(&name(fileset), &part(snapshot), random)
+            .expect("there is room");
     };
     take("root", "a");
     change(opened, pool.root(), prng, names);
     take("root", "b");
     change(opened, pool.root(), prng, names);
     take("root", "c");
-    let fork = (&name("root"), &part("b"));
-    pool.fork_clone(fork, &name("fork"), [0x55; 16]).expect("there is room");
+    let clone = (&name("root"), &part("b"));
+    pool.fileset_admin().create_clone(clone, &name("clone"), [0x55; 16]).expect("there is room");
     let hold = |fileset: &str| {
-        let uuid = pool.hold_fileset(&name(fileset)).expect("it is there");
+        let uuid = pool.fileset_admin().hold_fileset(&name(fileset)).expect("it is there");
         pool.root_of(uuid).expect("it is held")
     };
-    change(opened, hold("fork"), prng, names);
+    change(opened, hold("clone"), prng, names);
     change(opened, pool.root(), prng, names);
     nameless.extend(fill(opened, hold("home"), prng, names / 4));
     take("home", "d");
@@ -260,8 +265,8 @@ fn read_nameless(pool: &Pool, nameless: &[Ino]) {
 }
 
 /// Goal: whatever a page belongs to, all who hold it find it where it was moved, and nothing is
-/// left in the group. Method: filesets, clones and a fork whose pages lie all over the pool; each
-/// group is emptied in turn, the last one first, with all trees in memory, or none.
+/// left in the group. Method: filesets, snapshots and a clone whose pages lie all over the pool;
+/// each group is emptied in turn, the last one first, with all trees in memory, or none.
 #[test]
 fn whoever_holds_a_page_finds_it_where_it_was_moved() {
     for (seed, is_in_memory) in [(1, true), (2, false)] {
@@ -282,7 +287,11 @@ fn whoever_holds_a_page_finds_it_where_it_was_moved() {
         for group in (KEPT..opened.groups()).rev() {
             let of_group = opened.empty(group);
             assert_eq!((of_group.busy, of_group.bad), (0, 0), "seed {seed}: group {group}");
-            assert_eq!(opened.pool.move_pages(group), Ok(PagesMoved::default()), "nothing is left");
+            assert_eq!(
+                opened.pool.move_pages(group),
+                Ok(PageMoveReport::default()),
+                "nothing is left"
+            );
             moved += of_group.moved;
             emptied += u32::from(of_group.moved > 0);
             read_nameless(&opened.pool, &nameless);
@@ -312,7 +321,11 @@ fn whoever_holds_a_page_finds_it_where_it_was_moved() {
         drop(opened);
         assert_clean(&device);
         let opened = open(&device);
-        opened.pool.delete_clone(&name("root"), &part("a")).expect("nobody holds it");
+        opened
+            .pool
+            .fileset_admin()
+            .delete_snapshot(&name("root"), &part("a"))
+            .expect("nobody holds it");
         free_all(&opened.pool);
         opened.pool.close().expect("nothing fails");
         assert_clean(&device);
@@ -320,10 +333,10 @@ fn whoever_holds_a_page_finds_it_where_it_was_moved() {
 }
 
 /// Goal: what many nodes hold moves as well, though each has a page of its own that leads there.
-/// Method: a directory of several pages, and clones between which another of them changed.
+/// Method: a directory of several pages, and snapshots between which another of them changed.
 #[test]
 fn pages_of_a_family_of_many_move() {
-    const CLONES: u8 = 30;
+    const SNAPSHOTS: u8 = 30;
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
     create(&device, POOL_BYTES);
     let opened = open(&device);
@@ -339,9 +352,11 @@ fn pages_of_a_family_of_many_move() {
     let file = new_file(pool, pool.root(), "file");
     write(pool, file, 0, 1 << 20, 1);
     pool.sync().expect("nothing fails");
-    let clone = |number: u8| part(&format!("c{number}"));
-    for number in 0..CLONES {
-        pool.create_clone(&name("root"), &clone(number), [number; 16]).expect("there is room");
+    let take_snapshot = |number: u8| part(&format!("c{number}"));
+    for number in 0..SNAPSHOTS {
+        pool.fileset_admin()
+            .create_snapshot(&name("root"), &take_snapshot(number), [number; 16])
+            .expect("there is room");
         let ino = new_file(pool, directory, &format!("another {number}"));
         pool.forget(ino, 1);
         write(pool, file, 1 << 20, 4096, number);
@@ -356,8 +371,12 @@ fn pages_of_a_family_of_many_move() {
     assert!(moved > 30, "{moved}");
     opened.pool.checkpoint().expect("nothing fails");
     assert_clean(&device);
-    for number in [0, CLONES / 2, CLONES - 1] {
-        opened.pool.delete_clone(&name("root"), &clone(number)).expect("nobody holds it");
+    for number in [0, SNAPSHOTS / 2, SNAPSHOTS - 1] {
+        opened
+            .pool
+            .fileset_admin()
+            .delete_snapshot(&name("root"), &take_snapshot(number))
+            .expect("nobody holds it");
         free_all(&opened.pool);
     }
     opened.pool.close().expect("nothing fails");
@@ -392,7 +411,7 @@ fn open_files_go_on_while_their_pages_move() {
         let ino = new_file(pool, root, &format!("new{round}"));
         write(pool, ino, 0, 50_000, byte);
         moved += opened.empty(group).moved;
-        assert_eq!(pool.move_pages(group), Ok(PagesMoved::default()), "nothing is left");
+        assert_eq!(pool.move_pages(group), Ok(PageMoveReport::default()), "nothing is left");
         let mut bytes = Vec::new();
         pool.read(&caller, divided, 0, 1 << 20, &mut bytes).expect("it can be read");
         assert!(bytes == expected, "round {round}");
@@ -482,7 +501,7 @@ fn a_crash_beside_moves_of_pages_leaves_every_node_what_it_was() {
 
 /// Goal: moves of pages beside operations change nothing of what those do. Method: two pools get
 /// the same operations; in one of them each group is emptied meanwhile, in the order of a seed, and
-/// clones are read.
+/// snapshots are read.
 #[test]
 fn operations_beside_moves_of_pages_do_what_they_do_without() {
     let mut moved = 0;
@@ -515,9 +534,9 @@ fn operations_beside_moves_of_pages_do_what_they_do_without() {
             };
             let operate = || {
                 let mut prng = Prng::from_seed(seed);
-                let fork = pool.root_of(nodes.0[4].1).expect("it is held");
+                let clone = pool.root_of(nodes.0[4].1).expect("it is held");
                 for round in 0..6_u8 {
-                    for root in [pool.root(), fork] {
+                    for root in [pool.root(), clone] {
                         let text = format!("beside{round}");
                         let ino = new_file(pool, root, &text);
                         write(pool, ino, 0, 20_000, round);
@@ -525,9 +544,11 @@ fn operations_beside_moves_of_pages_do_what_they_do_without() {
                         pool.forget(ino, 1);
                     }
                     change_some(pool, pool.root(), &mut prng, 150);
-                    change_some(pool, fork, &mut prng, 150);
-                    let clone = format!("z{round}");
-                    pool.create_clone(&name("root"), &part(&clone), [round; 16]).expect("room");
+                    change_some(pool, clone, &mut prng, 150);
+                    let snapshot = format!("z{round}");
+                    pool.fileset_admin()
+                        .create_snapshot(&name("root"), &part(&snapshot), [round; 16])
+                        .expect("room");
                 }
             };
             let look = || {
@@ -543,8 +564,8 @@ fn operations_beside_moves_of_pages_do_what_they_do_without() {
             moved += count.into_inner();
             let mut all = nodes.trees(pool);
             for round in 0..6 {
-                let clone = format!("root@z{round}");
-                all.extend(Nodes::hold(pool, &[&clone]).trees(pool));
+                let snapshot = format!("root@z{round}");
+                all.extend(Nodes::hold(pool, &[&snapshot]).trees(pool));
             }
             pool.close().expect("nothing fails");
             drop(opened);
@@ -571,7 +592,7 @@ fn pages_of_a_family_stay_while_a_node_of_it_is_sent_or_freed() {
     }
     let empty_all = || {
         let all = (KEPT..opened.groups()).rev().map(|group| opened.empty(group));
-        all.fold(PagesMoved::default(), |sum, it| PagesMoved {
+        all.fold(PageMoveReport::default(), |sum, it| PageMoveReport {
             moved: sum.moved + it.moved,
             busy: sum.busy + it.busy,
             no_room: sum.no_room + it.no_room,
@@ -579,8 +600,14 @@ fn pages_of_a_family_stay_while_a_node_of_it_is_sent_or_freed() {
         })
     };
     let send = |progress: &mut dyn FnMut(u64, u64)| {
-        let (clone, mut out) = (part("b"), Vec::new());
-        let sent = opened.pool.send((&name("root"), &clone), None, None, &mut out, progress);
+        let (snapshot, mut out) = (part("b"), Vec::new());
+        let sent = opened.pool.fileset_admin().send(
+            (&name("root"), &snapshot),
+            None,
+            None,
+            &mut out,
+            progress,
+        );
         sent.expect("it can be read");
         out
     };
@@ -588,7 +615,7 @@ fn pages_of_a_family_stay_while_a_node_of_it_is_sent_or_freed() {
     // Nobody gives any.
     opened.shortage.bar(0..opened.groups());
     let moved = (KEPT..opened.groups()).map(|group| opened.pool.move_pages(group));
-    let moved: Vec<PagesMoved> = moved.map(|moved| moved.expect("nothing fails")).collect();
+    let moved: Vec<PageMoveReport> = moved.map(|moved| moved.expect("nothing fails")).collect();
     assert!(moved.iter().all(|it| it.moved == 0 && it.bad == 0), "{moved:?}");
     assert!(moved.iter().any(|it| it.no_room > 0), "{moved:?}");
     let mut beside = None;
@@ -598,14 +625,18 @@ fn pages_of_a_family_stay_while_a_node_of_it_is_sent_or_freed() {
     let beside = beside.expect("something is sent");
     assert!(beside.moved > 0 && beside.busy > 0, "others move, and this does not: {beside:?}");
     assert!(before == during, "the stream is what it was");
-    opened.pool.delete_clone(&name("root"), &part("a")).expect("nobody holds it");
-    assert!(opened.pool.is_freeing().expect("the table can be read"));
+    opened
+        .pool
+        .fileset_admin()
+        .delete_snapshot(&name("root"), &part("a"))
+        .expect("nobody holds it");
+    assert!(opened.pool.fileset_admin().is_freeing().expect("the table can be read"));
     let beside = empty_all();
     assert!(beside.moved == 0 && beside.busy > 0, "{beside:?}");
     free_all(&opened.pool);
     let at_last = empty_all();
     assert!(at_last.moved > 0 && at_last.busy == 0 && at_last.bad == 0, "{at_last:?}");
-    assert_eq!(empty_all(), PagesMoved::default(), "nothing is left");
+    assert_eq!(empty_all(), PageMoveReport::default(), "nothing is left");
     assert!(send(&mut |_, _| ()) == before, "the stream is what it was");
     opened.pool.close().expect("nothing fails");
     drop(opened);

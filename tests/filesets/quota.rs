@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{
+use engine::api::{
     Caller, Fallocate, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode, SetAttr,
 };
-use engine::{CreateOptions, FilesetChange, NewFileset, Pool};
+use engine::{FilesetChange, NewFileset, Pool, PoolCreateOptions};
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
@@ -34,7 +34,7 @@ fn with_quota(quota_bytes: u64) -> NewFileset {
 
 fn set_quota(pool: &Pool, bytes: u64) {
     let change = FilesetChange { quota_bytes: Some(bytes), ..FilesetChange::default() };
-    pool.change_fileset(&name("a"), &change).expect("it is there");
+    pool.fileset_admin().change_fileset(&name("a"), &change).expect("it is there");
 }
 
 fn create(pool: &Pool, file: &str) -> Result<Ino, FsError> {
@@ -59,7 +59,7 @@ fn fill(pool: &Pool, ino: Ino, from: u64) -> u64 {
 }
 
 fn referenced(pool: &Pool) -> u64 {
-    let all = pool.filesets().expect("the table can be read");
+    let all = pool.fileset_admin().filesets().expect("the table can be read");
     all.iter().find(|it| it.name == "a").expect("it is listed").referenced_bytes
 }
 
@@ -70,7 +70,7 @@ fn referenced(pool: &Pool) -> u64 {
 fn a_quota_refuses_writes_and_what_was_accepted_is_never_refused_later() {
     let device = new_pool();
     let pool = open(&device, None);
-    pool.create_fileset(&name("a"), &with_quota(QUOTA)).expect("there is room");
+    pool.fileset_admin().create_fileset(&name("a"), &with_quota(QUOTA)).expect("there is room");
     pool.close().expect("nothing fails");
     let pool = open(&device, Some("a"));
     let file = create(&pool, "f").expect("there is room");
@@ -117,7 +117,7 @@ fn a_quota_refuses_writes_and_what_was_accepted_is_never_refused_later() {
 fn names_attributes_and_preallocation_are_held_against_the_quota_and_df_tells_it() {
     let device = new_pool();
     let pool = open(&device, None);
-    pool.create_fileset(&name("a"), &with_quota(QUOTA)).expect("there is room");
+    pool.fileset_admin().create_fileset(&name("a"), &with_quota(QUOTA)).expect("there is room");
     pool.close().expect("nothing fails");
     let pool = open(&device, Some("a"));
     let sizes = || pool.statfs(&root(), pool.main_fileset()).expect("there are sizes");
@@ -155,7 +155,7 @@ fn names_attributes_and_preallocation_are_held_against_the_quota_and_df_tells_it
 fn links_and_longer_names_are_held_against_the_quota() {
     let device = new_pool();
     let pool = open(&device, None);
-    pool.create_fileset(&name("a"), &with_quota(QUOTA)).expect("there is room");
+    pool.fileset_admin().create_fileset(&name("a"), &with_quota(QUOTA)).expect("there is room");
     pool.close().expect("nothing fails");
     let pool = open(&device, Some("a"));
     let file = create(&pool, "f").expect("there is room");
@@ -194,13 +194,16 @@ fn what_is_reserved_for_a_fileset_nobody_else_gets() {
     let device = new_pool();
     let pool = open(&device, None);
     let new = NewFileset { reservation_bytes: 1 << 30, ..new_fileset(1) };
-    assert!(matches!(pool.create_fileset(&name("a"), &new), Err(FsError::NoSpace)));
+    assert!(matches!(pool.fileset_admin().create_fileset(&name("a"), &new), Err(FsError::NoSpace)));
     let new = NewFileset { reservation_bytes: 1 << 20, ..with_quota(1 << 19) };
-    assert!(matches!(pool.create_fileset(&name("a"), &new), Err(FsError::FilesetInUse { .. })));
-    pool.create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
+    assert!(matches!(
+        pool.fileset_admin().create_fileset(&name("a"), &new),
+        Err(FsError::FilesetInUse { .. })
+    ));
+    pool.fileset_admin().create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
     let reserve = |pool: &Pool, bytes| {
         let change = FilesetChange { reservation_bytes: Some(bytes), ..FilesetChange::default() };
-        pool.change_fileset(&name("a"), &change)
+        pool.fileset_admin().change_fileset(&name("a"), &change)
     };
     let available = |pool: &Pool| {
         pool.statfs(&root(), pool.main_fileset()).expect("there are sizes").available_bytes
@@ -242,16 +245,18 @@ fn a_restored_fileset_keeps_its_reservation() {
         let device = new_pool();
         let pool = open(&device, None);
         let new = NewFileset { reservation_bytes: RESERVATION, ..new_fileset(1) };
-        pool.create_fileset(&name("a"), &new).expect("there is room");
+        pool.fileset_admin().create_fileset(&name("a"), &new).expect("there is room");
         pool.close().expect("nothing fails");
         let pool = open(&device, Some("a"));
-        let clone = NamePart::new("c").expect("a name");
+        let snapshot = NamePart::new("c").expect("a name");
         let write = |file: &str, bytes: usize| {
             let ino = create(&pool, file).expect("there is room");
             pool.write(&root(), ino, 0, &vec![7; bytes]).expect("it is reserved");
         };
         write("before", 1 << 20);
-        pool.create_clone(&name("a"), &clone, [7; 16]).expect("there is room");
+        pool.fileset_admin()
+            .create_snapshot(&name("a"), &snapshot, [7; 16])
+            .expect("there is room");
         write("after", 9 << 20);
         pool.close().expect("nothing fails");
 
@@ -265,7 +270,7 @@ fn a_restored_fileset_keeps_its_reservation() {
         }
         pool.sync().expect("what was accepted is stored");
         let before = (kept(&pool), referenced(&pool));
-        let restore = || pool.restore_fileset(&name("a"), &clone).map(drop);
+        let restore = || pool.fileset_admin().restore_fileset(&name("a"), &snapshot).map(drop);
         if is_full {
             assert_eq!(restore(), Err(FsError::NoSpace), "9 MiB more are to be kept");
             assert_eq!((kept(&pool), referenced(&pool)), before, "nothing has changed");
@@ -283,7 +288,7 @@ fn a_restored_fileset_keeps_its_reservation() {
 
         let pool = open(&device, None);
         assert_eq!(kept(&pool), RESERVATION - referenced(&pool));
-        let info = pool.filesets().expect("the table can be read");
+        let info = pool.fileset_admin().filesets().expect("the table can be read");
         let info = info.into_iter().find(|it| it.name == "a").expect("it is listed");
         assert_eq!(info.reservation_bytes, RESERVATION);
         let ballast = create(&pool, "others").expect("there is room");
@@ -304,27 +309,29 @@ fn a_restored_fileset_keeps_its_reservation() {
     }
 }
 
-/// Goal: what a fileset references is counted whatever is done, clones or not. Method: histories by
-/// seed with clones among them, changed and deleted, and quotas that come and go; the checker
+/// Goal: what a fileset references is counted whatever is done, snapshots or not. Method: histories
+/// by seed with snapshots among them, changed and deleted, and quotas that come and go; the checker
 /// counts after each.
 #[test]
 fn what_is_referenced_is_counted_whatever_is_done() {
     for seed in 0..4 {
         let device = new_pool();
         let pool = open(&device, None);
-        pool.create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
+        pool.fileset_admin().create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
         pool.close().expect("nothing fails");
         let mut prng = Prng::from_seed(seed);
         for round in 0..4 {
             let pool = open(&device, Some("a"));
             set_quota(&pool, if prng.one_in(2) { 0 } else { (2 << 20) + prng.below(6 << 20) });
             super::work(&pool, seed * 10 + round, 250);
-            let clone = NamePart::new(&format!("c{round}")).expect("a name");
-            pool.create_clone(&name("a"), &clone, [7; 16]).expect("there is room");
+            let snapshot = NamePart::new(&format!("c{round}")).expect("a name");
+            pool.fileset_admin()
+                .create_snapshot(&name("a"), &snapshot, [7; 16])
+                .expect("there is room");
             super::work(&pool, seed * 10 + round + 5, 150);
             if round == 2 {
-                let clone = NamePart::new("c0").expect("a name");
-                pool.delete_clone(&name("a"), &clone).expect("it is there");
+                let snapshot = NamePart::new("c0").expect("a name");
+                pool.fileset_admin().delete_snapshot(&name("a"), &snapshot).expect("it is there");
                 free_all(&pool);
             }
             pool.close().expect("nothing fails");
@@ -353,7 +360,7 @@ fn work_with_quotas(
             ..FilesetChange::default()
         };
         let asked = device.position();
-        pool.change_fileset(&name("root"), &change).expect("there is room");
+        pool.fileset_admin().change_fileset(&name("root"), &change).expect("there is room");
         limits.push(((quota, reservation), asked, device.position()));
         let file = format!("f{}", round % 3);
         // Refused or not: what counts is what a crash leaves of the count.
@@ -380,7 +387,7 @@ fn judge(image: &Image, allowed: &[(u64, u64)]) -> Result<(), String> {
     let checked = |when: &str| super::expect_clean(&shared, when);
     checked("before the open")?;
     let pool = open(&shared, None);
-    let all = pool.filesets().map_err(|error| error.to_string())?;
+    let all = pool.fileset_admin().filesets().map_err(|error| error.to_string())?;
     let found = all.first().map(|it| (it.quota_bytes, it.reservation_bytes));
     let found = found.ok_or("there is no fileset")?;
     if !allowed.contains(&found) {
@@ -404,7 +411,7 @@ fn a_crash_leaves_the_count_right_and_the_limits_whole() {
     for seed in 0..2 {
         let device = SimDevice::new(CRASH_POOL_BYTES, SimOptions::default());
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-        let create_options = CreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
+        let create_options = PoolCreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
         Pool::create(&shared, &ManualClock::new(), &create_options).expect("a pool fits");
         let options = SimOptions { is_recorded: true, ..SimOptions::default() };
         let device = SimDevice::open(device.durable_image(), options);

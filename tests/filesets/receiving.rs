@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino, NewInode};
+use engine::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino, NewInode};
 use engine::{FilesetChange, Pool, ReceiveError};
 
 use super::send::{
@@ -23,11 +23,11 @@ fn create(pool: &Pool, file: &str, bytes: &[u8]) -> Ino {
 
 fn change(pool: &Pool, quota_bytes: Option<u64>, reservation_bytes: Option<u64>) {
     let change = FilesetChange { quota_bytes, reservation_bytes, ..FilesetChange::default() };
-    pool.change_fileset(&name("copy"), &change).expect("it is there");
+    pool.fileset_admin().change_fileset(&name("copy"), &change).expect("it is there");
 }
 
 fn referenced(pool: &Pool, fileset: &str) -> u64 {
-    let all = pool.filesets().expect("the table can be read");
+    let all = pool.fileset_admin().filesets().expect("the table can be read");
     all.iter().find(|it| it.name == fileset).expect("it is there").referenced_bytes
 }
 
@@ -68,7 +68,7 @@ fn what_is_received_keeps_to_the_quota_of_its_fileset() {
     assert_clean(&target);
     let pool = open(&target, "copy", None);
     assert_eq!((pool.status().space.kept, pool.status().space.reserved), shown);
-    let info = pool.filesets().expect("the table can be read");
+    let info = pool.fileset_admin().filesets().expect("the table can be read");
     let copy = info.iter().find(|it| it.name == "copy").expect("it is there");
     assert_eq!((copy.quota_bytes, copy.reservation_bytes), (24 << 20, RESERVATION));
     assert_eq!(referenced(&pool, "copy"), after);
@@ -104,10 +104,12 @@ fn a_stream_draws_on_the_reservation_of_its_fileset_alone() {
         let target = pool_of(POOL_BYTES, 9);
         let pool = open(&target, "root", None);
         receive(&pool, &send_from(&source, None, "c0", None)).expect("there is room");
-        pool.create_fileset(&name("other"), &new_fileset(1)).expect("there is room");
+        pool.fileset_admin()
+            .create_fileset(&name("other"), &new_fileset(1))
+            .expect("there is room");
         let reservation_bytes = Some(RESERVATION);
         let reserve = FilesetChange { reservation_bytes, ..FilesetChange::default() };
-        pool.change_fileset(&name(reserved_for), &reserve).expect("there is room");
+        pool.fileset_admin().change_fileset(&name(reserved_for), &reserve).expect("there is room");
         let ballast = create(&pool, "ballast", &[3]);
         let (mut at, data) = (0, vec![3; 64 << 10]);
         while pool.write(&Caller::root(), ballast, at, &data).is_ok() {
@@ -151,10 +153,11 @@ fn a_stream_draws_on_the_reservation_of_its_fileset_alone() {
     }
 }
 
-/// Goal: while a stream is received, or has broken off, the clone that it begins from stays, clones
-/// and forks can be taken, and the rest is received if the newest clone is still the one.
+/// Goal: while a stream is received, or has broken off, the snapshot that it begins from stays,
+/// snapshots and clones can be taken, and the rest is received if the newest snapshot is still the
+/// one.
 #[test]
-fn a_clone_that_a_stream_begins_from_stays_while_it_comes() {
+fn a_snapshot_that_a_stream_begins_from_stays_while_it_comes() {
     let device = pool_of(POOL_BYTES, 3);
     let source = open(&device, "root", None);
     create(&source, "first", &[1; 100_000]);
@@ -167,24 +170,35 @@ fn a_clone_that_a_stream_begins_from_stays_while_it_comes() {
     let next = send_from(&source, Some("c0"), "c1", None);
     let broken = receive(&pool, &next[..next.len() / 2]).expect_err("it breaks off");
     let token = broken.token.expect("it goes on");
-    let refused = pool.delete_clone(&name("copy"), &part("c0")).expect_err("a stream needs it");
+    let refused = pool
+        .fileset_admin()
+        .delete_snapshot(&name("copy"), &part("c0"))
+        .expect_err("a stream needs it");
     assert!(refused.to_string().contains("stream"), "{refused}");
-    let deleted = pool.delete_fileset(&name("copy")).expect_err("it has a clone");
+    let deleted =
+        pool.fileset_admin().delete_fileset(&name("copy")).expect_err("it has a snapshot");
     assert!(matches!(deleted, FsError::FilesetInUse { .. }), "{deleted}");
-    pool.fork_clone((&name("copy"), &part("c0")), &name("fork"), [7; 16]).expect("there is room");
-    pool.create_clones_below(&name("copy"), &part("all"), &mut || [8; 16]).expect("it is quiet");
+    pool.fileset_admin()
+        .create_clone((&name("copy"), &part("c0")), &name("clone"), [7; 16])
+        .expect("there is room");
+    pool.fileset_admin()
+        .create_snapshots_below(&name("copy"), &part("all"), &mut || [8; 16])
+        .expect("it is quiet");
     let rest = send_from(&source, Some("c0"), "c1", Some(token));
-    let other = receive(&pool, &rest).expect_err("another clone is the newest");
-    assert!(other.error.to_string().contains("newest clone"), "{other:?}");
-    pool.delete_clone(&name("copy"), &part("all")).expect("nobody needs it");
+    let other = receive(&pool, &rest).expect_err("another snapshot is the newest");
+    assert!(other.error.to_string().contains("newest snapshot"), "{other:?}");
+    pool.fileset_admin().delete_snapshot(&name("copy"), &part("all")).expect("nobody needs it");
     free_all(&pool);
     receive(&pool, &rest).expect("c0 is the newest again");
-    assert_eq!(names(&pool), ["copy", "copy@c0", "copy@c1", "fork", "root"]);
-    let by = pool.delete_clone(&name("copy"), &part("c0")).expect_err("it has two children");
-    assert!(by.to_string().contains("fork") && by.to_string().contains("copy@c1"), "{by}");
-    pool.delete_fileset(&name("fork")).expect("nobody uses it");
+    assert_eq!(names(&pool), ["clone", "copy", "copy@c0", "copy@c1", "root"]);
+    let by = pool
+        .fileset_admin()
+        .delete_snapshot(&name("copy"), &part("c0"))
+        .expect_err("it has two children");
+    assert!(by.to_string().contains("clone") && by.to_string().contains("copy@c1"), "{by}");
+    pool.fileset_admin().delete_fileset(&name("clone")).expect("nobody uses it");
     free_all(&pool);
-    pool.delete_clone(&name("copy"), &part("c0")).expect("nobody needs it");
+    pool.fileset_admin().delete_snapshot(&name("copy"), &part("c0")).expect("nobody needs it");
     free_all(&pool);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -199,20 +213,20 @@ fn known_of(
     device: &storage::device::SharedDevice,
     pool: Pool,
     fileset: &str,
-    clone: &str,
+    snapshot: &str,
 ) -> super::send::Known {
     pool.close().expect("nothing fails");
     drop(pool);
-    let pool = open(device, fileset, Some(clone));
+    let pool = open(device, fileset, Some(snapshot));
     let known = known(&pool);
     pool.close().expect("nothing fails");
     known
 }
 
-/// Goal: a fork of a clone that nobody changed receives what came after the clone, in the same
-/// pool, and the room that the clone's files reserve is counted for whoever is written to.
+/// Goal: a clone of a snapshot that nobody changed receives what came after the snapshot, in the
+/// same pool, and the room that the snapshot's files reserve is counted for whoever is written to.
 #[test]
-fn a_fork_receives_what_its_origin_became() {
+fn a_clone_receives_what_its_origin_became() {
     let device = pool_of(POOL_BYTES, 3);
     let pool = open(&device, "root", None);
     let (caller, first) = (Caller::root(), create(&pool, "first", &[1; 100_000]));
@@ -225,12 +239,14 @@ fn a_fork_receives_what_its_origin_became() {
     pool.write(&caller, first, 0, &[3; 2 << 20]).expect("it is reserved");
     take(&pool, "c1");
     let root_reserves = pool.status().space.reserved;
-    pool.fork_clone((&name("root"), &part("c0")), &name("copy"), [7; 16]).expect("there is room");
+    pool.fileset_admin()
+        .create_clone((&name("root"), &part("c0")), &name("copy"), [7; 16])
+        .expect("there is room");
     assert_eq!(pool.status().space.reserved, root_reserves + reserved);
     let next = send_from(&pool, Some("c0"), "c1", None);
     let broken = receive(&pool, &next[..next.len() / 3]).expect_err("it breaks off");
     assert!(broken.token.is_some() && pool.status().space.reserved > root_reserves + reserved);
-    assert!(pool.abort_receiving(&name("copy")).expect("nobody sends"));
+    assert!(pool.fileset_admin().abort_receiving(&name("copy")).expect("nobody sends"));
     free_all(&pool);
     assert_eq!(pool.status().space.reserved, root_reserves + reserved, "what is given up");
     receive(&pool, &next).expect("there is room");
@@ -239,7 +255,7 @@ fn a_fork_receives_what_its_origin_became() {
     let kept = known_of(&device, pool, "root", "c1");
     assert_clean(&device);
     let pool = open(&device, "copy", None);
-    assert_same(&known(&pool), &kept, "a fork");
+    assert_same(&known(&pool), &kept, "a clone");
     create(&pool, "third", &[4; 100_000]);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -316,17 +332,18 @@ fn a_number_without_neighbours_costs_what_one_file_does() {
     source.close().expect("nothing fails");
 }
 
-/// Goal: what was received is shown while somebody counts what the clone that it begins from holds
-/// alone: both close the gates of the fileset and of what came. Method: many small differences, and
-/// somebody who counts all the time; whoever waits for ever would be waited for here.
+/// Goal: what was received is shown while somebody counts what the snapshot that it begins from
+/// holds alone: both close the gates of the fileset and of what came. Method: many small
+/// differences, and somebody who counts all the time; whoever waits for ever would be waited for
+/// here.
 #[test]
-fn what_is_received_is_shown_beside_somebody_who_counts_its_clone() {
+fn what_is_received_is_shown_beside_somebody_who_counts_its_snapshot() {
     let device = pool_of(POOL_BYTES, 3);
     let source = open(&device, "root", None);
-    let clones: Vec<String> = ('a'..='z').map(|letter| format!("c{letter}")).collect();
-    for clone in &clones {
-        create(&source, clone, b"new");
-        take(&source, clone);
+    let snapshots: Vec<String> = ('a'..='z').map(|letter| format!("c{letter}")).collect();
+    for snapshot in &snapshots {
+        create(&source, snapshot, b"new");
+        take(&source, snapshot);
     }
     let target = pool_of(POOL_BYTES, 9);
     let pool = Arc::new(open(&target, "root", None));
@@ -334,22 +351,24 @@ fn what_is_received_is_shown_beside_somebody_who_counts_its_clone() {
     let (newest, has_ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let (tell, told) = std::sync::mpsc::channel();
     let (counting, at, is_over) = (Arc::clone(&pool), Arc::clone(&newest), Arc::clone(&has_ended));
-    let counted = clones.clone();
+    let counted = snapshots.clone();
     std::thread::spawn(move || {
         while !is_over.load(Ordering::SeqCst) {
             // The next one comes at any moment.
-            let _ =
-                counting.unique_bytes(&name("copy"), &part(&counted[at.load(Ordering::SeqCst)]));
+            let _ = counting
+                .fileset_admin()
+                .unique_bytes(&name("copy"), &part(&counted[at.load(Ordering::SeqCst)]));
         }
     });
     std::thread::spawn(move || {
-        for (number, pair) in clones.windows(2).enumerate() {
+        for (number, pair) in snapshots.windows(2).enumerate() {
             let next = send_from(&source, Some(&pair[0]), &pair[1], None);
             receive(&pool, &next).expect("there is room");
             newest.store(number + 1, Ordering::SeqCst);
         }
         has_ended.store(true, Ordering::SeqCst);
-        tell.send(pool.filesets().expect("the table can be read").len()).expect("somebody waits");
+        tell.send(pool.fileset_admin().filesets().expect("the table can be read").len())
+            .expect("somebody waits");
     });
     let filesets = told.recv_timeout(Duration::from_secs(120));
     assert_eq!(filesets, Ok(2 + 26), "nobody waits for ever");
@@ -365,14 +384,19 @@ fn some_of_a_stream_gives_way_to_another_if_that_is_asked_for() {
     take(&source, "c0");
     create(&source, "second", &vec![2; 4 << 20]);
     take(&source, "c1");
-    let [one, other] = ["c0", "c1"].map(|clone| send_from(&source, None, clone, None));
+    let [one, other] = ["c0", "c1"].map(|snapshot| send_from(&source, None, snapshot, None));
     let target = pool_of(POOL_BYTES, 9);
     let pool = open(&target, "root", None);
     let in_place = |stream: &[u8]| {
-        pool.receive_in_place(&name("copy"), &mut &stream[..], [7; 32], &mut |_, _| ())
+        pool.fileset_admin().receive_in_place(
+            &name("copy"),
+            &mut &stream[..],
+            [7; 32],
+            &mut |_, _| (),
+        )
     };
     let slot = || {
-        let all = pool.filesets().expect("the table can be read");
+        let all = pool.fileset_admin().filesets().expect("the table can be read");
         all.into_iter().find(|it| it.is_receiving).map(|it| it.slot)
     };
     let half = &other[..other.len() * 3 / 4];
@@ -384,7 +408,7 @@ fn some_of_a_stream_gives_way_to_another_if_that_is_asked_for() {
     assert_eq!(slot(), Some(begun), "the same stream goes on");
     let rest = send_from(&source, None, "c1", Some(token));
     let received = in_place(&one).expect("there is room");
-    assert_eq!(received.clone, part("c0"));
+    assert_eq!(received.snapshot, part("c0"));
     assert_eq!(slot(), None);
     free_all(&pool);
     assert_eq!(names(&pool), ["copy", "copy@c0", "root"]);

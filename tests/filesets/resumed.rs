@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
-use engine::{CreateOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+use engine::{Pool, PoolCreateOptions};
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
@@ -29,27 +29,27 @@ fn change_all(pool: &Pool, files: &[Ino], byte: u8) {
     }
 }
 
-fn clone(pool: &Pool, clone: &str) -> NamePart {
-    let clone = NamePart::new(clone).expect("a name");
-    pool.create_clone(&name("root"), &clone, [9; 16]).expect("there is room");
-    clone
+fn take_snapshot(pool: &Pool, snapshot: &str) -> NamePart {
+    let snapshot = NamePart::new(snapshot).expect("a name");
+    pool.fileset_admin().create_snapshot(&name("root"), &snapshot, [9; 16]).expect("there is room");
+    snapshot
 }
 
 /// Returns how many thousandths are freed of what is being freed.
 fn freed_permille(pool: &Pool) -> Option<u64> {
-    let all = pool.filesets().expect("they can be read");
+    let all = pool.fileset_admin().filesets().expect("they can be read");
     all.into_iter().find_map(|it| it.freed_permille)
 }
 
-/// Goal: a crash has at most one step of the deletion of a clone done again, where that is more
-/// than a hundredth. Method: the clone has a page of its own for each in the fileset. What is
+/// Goal: a crash has at most one step of the deletion of a snapshot done again, where that is more
+/// than a hundredth. Method: the snapshot has a page of its own for each in the fileset. What is
 /// durable at each write goes on by no more than that, and from some the deletion goes on to the
 /// end.
 #[test]
 fn a_deletion_goes_on_where_it_was() {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let create = CreateOptions::new(POOL_BYTES, [9; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [9; 64]);
     Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
     let pool = open(&shared, None);
     let files = (0..FILES).map(|number| {
@@ -59,10 +59,10 @@ fn a_deletion_goes_on_where_it_was() {
         made.map(|attr| attr.ino)
     });
     let files: Vec<Ino> = files.collect::<Result<_, _>>().expect("there is room");
-    let old = clone(&pool, "old");
+    let old = take_snapshot(&pool, "old");
     change_all(&pool, &files, 1);
-    // What comes after it is a clone: a job frees it.
-    clone(&pool, "new");
+    // What comes after it is a snapshot: a job frees it.
+    take_snapshot(&pool, "new");
     change_all(&pool, &files, 2);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -71,7 +71,7 @@ fn a_deletion_goes_on_where_it_was() {
     let device = SimDevice::open(device.durable_image(), options);
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
     let pool = open(&shared, None);
-    pool.delete_clone(&name("root"), &old).expect("nobody holds it");
+    pool.fileset_admin().delete_snapshot(&name("root"), &old).expect("nobody holds it");
     let begun = device.position();
     free_all(&pool);
     drop(pool);

@@ -1,21 +1,21 @@
-//! Streams of clones: what comes out is what went in, wherever a stream is cut, and nothing else is
-//! ever seen.
+//! Streams of snapshots: what comes out is what went in, wherever a stream is cut, and nothing else
+//! is ever seen.
+//!
+//! Long: the cases of one operation, over one set of helpers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    Caller, Fallocate, FileKind, FileSystem, FsError, NewInode, Seek, XattrMode,
-};
+use engine::api::{Caller, Fallocate, FileKind, FileSystem, FsError, NewInode, Seek, XattrMode};
 use engine::{
-    CreateOptions, FilesOptions, OpenOptions, Pool, ReceiveError, ReceiveFailure, Received,
+    FilesOptions, Pool, PoolCreateOptions, PoolOpenOptions, ReceiveError, ReceiveFailure, Received,
     ResumeToken,
 };
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions, Strategy};
-use storage::device::{MemoryDevice, Purpose, RequestKind, SharedDevice};
+use storage::device::{IoPurpose, MemoryDevice, RequestKind, SharedDevice};
 use testkit::canon::{Times, Tree, differences, walk_identified};
 
 use super::{assert_clean, expect_clean, free_all, name, names, work};
@@ -30,16 +30,21 @@ pub(super) fn part(text: &str) -> NamePart {
 
 pub(super) fn pool_of(bytes: u64, seed: u8) -> SharedDevice {
     let device: SharedDevice = MemoryDevice::new("memory", bytes);
-    let create = CreateOptions::new(bytes, [seed; 64]);
+    let create = PoolCreateOptions::new(bytes, [seed; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     device
 }
 
-pub(super) fn open(device: &SharedDevice, fileset: &str, clone: Option<&str>) -> Pool {
+pub(super) fn open(device: &SharedDevice, fileset: &str, snapshot: Option<&str>) -> Pool {
     let fileset = Some(name(fileset));
     // Whoever reads what is received must not change it.
     let files = FilesOptions { no_atime: true, ..FilesOptions::default() };
-    let options = OpenOptions { fileset, clone: clone.map(part), files, ..OpenOptions::default() };
+    let options = PoolOpenOptions {
+        fileset,
+        snapshot: snapshot.map(part),
+        files,
+        ..PoolOpenOptions::default()
+    };
     let clock = Arc::new(ManualClock::new());
     Pool::open(Arc::clone(device), clock, options).expect("the pool opens")
 }
@@ -64,7 +69,7 @@ pub(super) fn known(pool: &Pool) -> Known {
     Known { identities: identities.iter().map(number).collect(), tree, holes }
 }
 
-fn holes_of(pool: &Pool, ino: engine::vnode::api::Ino) -> Vec<(u64, u64)> {
+fn holes_of(pool: &Pool, ino: engine::api::Ino) -> Vec<(u64, u64)> {
     let (mut at, mut holes) = (0, Vec::new());
     while let Ok(start) = pool.seek(&Caller::root(), ino, at, Seek::Hole) {
         let end = pool.seek(&Caller::root(), ino, start, Seek::Data).unwrap_or(u64::MAX);
@@ -86,9 +91,11 @@ pub(super) fn assert_same(found: &Known, kept: &Known, what: &str) {
     assert!(!is_whole || found.holes == kept.holes, "{what}: its holes differ");
 }
 
-pub(super) fn take(pool: &Pool, clone: &str) {
-    let random = [clone.as_bytes()[1]; 16];
-    pool.create_clone(&name("root"), &part(clone), random).expect("there is room");
+pub(super) fn take(pool: &Pool, snapshot: &str) {
+    let random = [snapshot.as_bytes()[1]; 16];
+    pool.fileset_admin()
+        .create_snapshot(&name("root"), &part(snapshot), random)
+        .expect("there is room");
 }
 
 pub(super) fn send_from(
@@ -99,16 +106,17 @@ pub(super) fn send_from(
 ) -> Vec<u8> {
     let mut out = Vec::new();
     let from = from.map(part);
-    pool.send((&name("root"), &part(to)), from.as_ref(), token, &mut out, &mut |_, _| ())
+    pool.fileset_admin()
+        .send((&name("root"), &part(to)), from.as_ref(), token, &mut out, &mut |_, _| ())
         .expect("it can be read");
     out
 }
 
 pub(super) fn receive(pool: &Pool, stream: &[u8]) -> Result<Received, ReceiveFailure> {
-    pool.receive(&name("copy"), &mut &stream[..], [0x5a; 32], &mut |_, _| ())
+    pool.fileset_admin().receive(&name("copy"), &mut &stream[..], [0x5a; 32], &mut |_, _| ())
 }
 
-/// A pool with clones c0, c1, ... of a random history, and what each is.
+/// A pool with snapshots c0, c1, ... of a random history, and what each is.
 pub(super) struct Source {
     device: SharedDevice,
     pub(super) pool: Pool,
@@ -145,10 +153,10 @@ fn special(pool: &Pool, round: u64) {
     }
 }
 
-pub(super) fn source(seed: u64, clones: u64) -> Source {
+pub(super) fn source(seed: u64, snapshots: u64) -> Source {
     let device = pool_of(POOL_BYTES, 3);
     let pool = open(&device, "root", None);
-    for number in 0..clones {
+    for number in 0..snapshots {
         special(&pool, number);
         work(&pool, seed * 100 + number, if number == 0 { 200 } else { 60 });
         take(&pool, &format!("c{number}"));
@@ -156,7 +164,7 @@ pub(super) fn source(seed: u64, clones: u64) -> Source {
     work(&pool, seed * 100 + 50, 60);
     pool.close().expect("nothing fails");
     drop(pool);
-    let known = (0..clones).map(|number| {
+    let known = (0..snapshots).map(|number| {
         let pool = open(&device, "root", Some(&format!("c{number}")));
         let known = known(&pool);
         pool.close().expect("nothing fails");
@@ -168,9 +176,9 @@ pub(super) fn source(seed: u64, clones: u64) -> Source {
 }
 
 #[track_caller]
-fn assert_received(device: &SharedDevice, clone: Option<&str>, kept: &Known, what: &str) {
+fn assert_received(device: &SharedDevice, snapshot: Option<&str>, kept: &Known, what: &str) {
     assert_clean(device);
-    let pool = open(device, "copy", clone);
+    let pool = open(device, "copy", snapshot);
     assert_same(&known(&pool), kept, what);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -178,8 +186,8 @@ fn assert_received(device: &SharedDevice, clone: Option<&str>, kept: &Known, wha
 }
 
 /// Goal: a stream makes the same tree elsewhere, numbers, generations, holes and times too, and the
-/// next ones its next states; the clones that come along stay what they are, and the fileset can be
-/// used. Method: random histories of three clones, sent to another pool.
+/// next ones its next states; the snapshots that come along stay what they are, and the fileset can
+/// be used. Method: random histories of three snapshots, sent to another pool.
 #[test]
 fn what_is_received_is_what_was_sent() {
     for seed in 0..6 {
@@ -190,7 +198,7 @@ fn what_is_received_is_what_was_sent() {
             let stream = send_from(&source.pool, from, &to, None);
             let pool = open(&device, "root", None);
             let received = receive(&pool, &stream).expect("there is room");
-            assert_eq!(received.clone, part(&to));
+            assert_eq!(received.snapshot, part(&to));
             pool.close().expect("nothing fails");
             drop(pool);
             let what = format!("seed {seed}, {to}");
@@ -218,7 +226,7 @@ fn a_pool_receives_one_state_after_the_other() {
         pool.tick().expect("nothing fails");
     }
     assert_eq!(names(&pool), ["copy", "copy@c0", "copy@c2", "root"]);
-    pool.delete_clone(&name("copy"), &part("c0")).expect("nobody needs it");
+    pool.fileset_admin().delete_snapshot(&name("copy"), &part("c0")).expect("nobody needs it");
     free_all(&pool);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -365,7 +373,10 @@ fn a_hostile_stream_leaves_nothing() {
                 let is_senseless = matches!(failure.error, ReceiveError::Senseless { .. });
                 senseless += u64::from(is_senseless);
                 if failure.token.is_some() {
-                    assert!(pool.abort_receiving(&name("copy")).expect("nobody sends"), "{seed}");
+                    assert!(
+                        pool.fileset_admin().abort_receiving(&name("copy")).expect("nobody sends"),
+                        "{seed}"
+                    );
                 }
             }
         }
@@ -395,9 +406,9 @@ pub(super) fn mend(record: &mut [u8], sequence: u64, good: &[u8]) {
 
 const CRASH_POOL_BYTES: u64 = 40 << 20;
 
-fn sim_pool(device: &Arc<SimDevice>, fileset: &str, clone: Option<&str>) -> Pool {
+fn sim_pool(device: &Arc<SimDevice>, fileset: &str, snapshot: Option<&str>) -> Pool {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
-    open(&shared, fileset, clone)
+    open(&shared, fileset, snapshot)
 }
 
 fn check_image(device: &Arc<SimDevice>, when: &str) -> Result<(), String> {
@@ -409,7 +420,7 @@ fn check_image(device: &Arc<SimDevice>, when: &str) -> Result<(), String> {
 struct States<'s> {
     before: Option<&'s Known>,
     after: &'s Known,
-    clone: &'s str,
+    snapshot: &'s str,
     stream: &'s [u8],
 }
 
@@ -420,16 +431,16 @@ fn judge(image: &Image, states: &States<'_>, is_acknowledged: bool) -> Result<bo
     check_image(&device, "before the open")?;
     let pool = sim_pool(&device, "root", None);
     let shown = names(&pool);
-    let is_after = shown.contains(&format!("copy@{}", states.clone));
+    let is_after = shown.contains(&format!("copy@{}", states.snapshot));
     if is_acknowledged && !is_after {
         return Err(format!("it was acknowledged, and is gone: {shown:?}"));
     }
     check_image(&device, "after the open")?;
-    let seen = |clone: Option<&str>, kept: &Known| {
-        let pool = sim_pool(&device, "copy", clone);
+    let seen = |snapshot: Option<&str>, kept: &Known| {
+        let pool = sim_pool(&device, "copy", snapshot);
         let found = known(&pool);
         pool.close().map_err(|error| error.to_string())?;
-        if found == *kept { Ok(()) } else { Err(format!("{clone:?} is neither state")) }
+        if found == *kept { Ok(()) } else { Err(format!("{snapshot:?} is neither state")) }
     };
     if !is_after {
         if let Some(before) = states.before {
@@ -446,7 +457,7 @@ fn judge(image: &Image, states: &States<'_>, is_acknowledged: bool) -> Result<bo
         pool.close().map_err(|error| error.to_string())?;
     }
     seen(None, states.after)?;
-    seen(Some(states.clone), states.after)?;
+    seen(Some(states.snapshot), states.after)?;
     check_image(&device, "at the end")?;
     Ok(is_after)
 }
@@ -461,15 +472,15 @@ fn a_crash_while_receiving_shows_the_old_state_or_the_new_one() {
     let next = send_from(&source.pool, Some("c0"), "c1", None);
     let device = SimDevice::new(CRASH_POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let create = CreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
+    let create = PoolCreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
     Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
     let mut base = device.durable_image();
     let states = [
-        States { before: None, after: &source.known[0], clone: "c0", stream: &whole },
+        States { before: None, after: &source.known[0], snapshot: "c0", stream: &whole },
         States {
             before: Some(&source.known[0]),
             after: &source.known[1],
-            clone: "c1",
+            snapshot: "c1",
             stream: &next,
         },
     ];
@@ -490,7 +501,7 @@ fn a_crash_while_receiving_shows_the_old_state_or_the_new_one() {
                     judged += 1;
                     let is_after =
                         judge(&image.image, states, at >= acknowledged).unwrap_or_else(|finding| {
-                            panic!("{} cut at {at}: {finding}", states.clone)
+                            panic!("{} cut at {at}: {finding}", states.snapshot)
                         });
                     shown += usize::from(is_after);
                 }
@@ -528,7 +539,8 @@ fn a_pool_that_runs_full_keeps_nothing_of_a_stream() {
     assert_clean(&device);
 }
 
-/// Goal: so does one that holds an earlier state: that stays, with its clone.
+/// Goal: a pool that runs full during an incremental receive keeps the earlier state of the fileset
+/// and its snapshot, and nothing of the stream.
 #[test]
 fn a_pool_that_runs_full_keeps_nothing_of_a_difference() {
     let source = source(52, 1);
@@ -567,15 +579,18 @@ fn what_cannot_be_received_is_refused_by_name() {
     let refused = |pool: &Pool, stream: &[u8], words: &str| {
         let failure = receive(pool, stream).expect_err("it can't be");
         assert!(failure.error.to_string().contains(words), "{words}: {failure:?}");
-        let dry = pool.verify_stream(&name("copy"), &mut &stream[..], &mut |_, _| ());
+        let dry =
+            pool.fileset_admin().verify_stream(&name("copy"), &mut &stream[..], &mut |_, _| ());
         assert!(dry.is_err(), "{words}");
     };
     refused(&pool, &next, "no fileset copy");
-    pool.verify_stream(&name("copy"), &mut &whole[..], &mut |_, _| ()).expect("it could");
+    pool.fileset_admin()
+        .verify_stream(&name("copy"), &mut &whole[..], &mut |_, _| ())
+        .expect("it could");
     assert_eq!(names(&pool), ["root"], "a dry run makes nothing");
     receive(&pool, &whole).expect("there is room");
     refused(&pool, &whole, "already");
-    refused(&pool, &later, "newest clone");
+    refused(&pool, &later, "newest snapshot");
     let mut other = next.clone();
     other[32 + 8] = 9;
     mend(&mut other[..256], 0, &next);
@@ -592,11 +607,12 @@ fn what_cannot_be_received_is_refused_by_name() {
     refused(&pool, &next, "has changed since");
     let token = {
         let failure = pool
+            .fileset_admin()
             .receive(&name("second"), &mut &whole[..whole.len() / 2], [7; 32], &mut |_, _| ())
             .expect_err("it breaks off");
         failure.token.expect("it goes on")
     };
-    let foreign = source.pool.send(
+    let foreign = source.pool.fileset_admin().send(
         (&name("root"), &part("c1")),
         None,
         Some(token),
@@ -604,10 +620,11 @@ fn what_cannot_be_received_is_refused_by_name() {
         &mut |_, _| (),
     );
     assert!(foreign.is_err_and(|it| it.to_string().contains("another stream")));
-    let refused = pool.receive(&name("second"), &mut &next[..], [7; 32], &mut |_, _| ());
+    let refused =
+        pool.fileset_admin().receive(&name("second"), &mut &next[..], [7; 32], &mut |_, _| ());
     assert!(refused.is_err());
-    assert!(pool.abort_receiving(&name("second")).expect("nobody sends"));
-    assert!(!pool.abort_receiving(&name("second")).expect("nobody sends"));
+    assert!(pool.fileset_admin().abort_receiving(&name("second")).expect("nobody sends"));
+    assert!(!pool.fileset_admin().abort_receiving(&name("second")).expect("nobody sends"));
     free_all(&pool);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -624,7 +641,7 @@ fn what_a_token_says_outlives_a_crash() {
     let options = SimOptions { is_recorded: true, ..SimOptions::default() };
     let device = SimDevice::new(CRASH_POOL_BYTES, options);
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let create = CreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
+    let create = PoolCreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
     Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
     let pool = sim_pool(&device, "root", None);
     let cut = starts[starts.len() * 2 / 3];
@@ -692,7 +709,7 @@ fn a_stream_without_one_of_its_files_is_refused() {
     assert_clean(&device);
 }
 
-/// Goal: a hole that was made between two clones is one where the difference is received.
+/// Goal: a hole that was made between two snapshots is one where the difference is received.
 #[test]
 fn a_hole_made_since_is_received() {
     let device = pool_of(POOL_BYTES, 3);
@@ -724,7 +741,7 @@ fn a_hole_made_since_is_received() {
 fn a_read_that_fails_once_changes_nothing_of_a_stream() {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    Pool::create(&shared, &ManualClock::new(), &CreateOptions::new(POOL_BYTES, [3; 64]))
+    Pool::create(&shared, &ManualClock::new(), &PoolCreateOptions::new(POOL_BYTES, [3; 64]))
         .expect("a pool fits");
     let pool = open(&shared, "root", None);
     let caller = Caller::root();
@@ -737,9 +754,9 @@ fn a_read_that_fails_once_changes_nothing_of_a_stream() {
         pool.write(&caller, file, at, part).expect("there is room");
     }
     take(&pool, "c0");
-    let before = device.counts().of(Purpose::Data, RequestKind::Read).requests;
+    let before = device.counts().of(IoPurpose::Data, RequestKind::Read).requests;
     let stream = send_from(&pool, None, "c0", None);
-    let reads = device.counts().of(Purpose::Data, RequestKind::Read).requests - before;
+    let reads = device.counts().of(IoPurpose::Data, RequestKind::Read).requests - before;
     assert!(reads >= 10, "{reads} reads");
     for nth in 0..reads {
         let faults = FaultPlan::none();
@@ -748,7 +765,7 @@ fn a_read_that_fails_once_changes_nothing_of_a_stream() {
     }
 }
 
-/// Goal: nobody is brought back to what he had before by clones that were given the wrong way
+/// Goal: nobody is brought back to what he had before by snapshots that were given the wrong way
 /// round, and what somebody has already is not received again.
 #[test]
 fn a_stream_that_goes_back_in_time_is_refused() {
@@ -763,7 +780,8 @@ fn a_stream_that_goes_back_in_time_is_refused() {
     ] {
         let (mut out, from) = (Vec::new(), part(from));
         let to = (&name("root"), &part(to));
-        let told = source.pool.send(to, Some(&from), None, &mut out, &mut |_, _| ());
+        let told =
+            source.pool.fileset_admin().send(to, Some(&from), None, &mut out, &mut |_, _| ());
         let told = told.expect_err("it goes back").to_string();
         assert!(told.starts_with(words) && out.is_empty(), "{told}");
     }
@@ -772,12 +790,12 @@ fn a_stream_that_goes_back_in_time_is_refused() {
     receive(&pool, &whole).expect("there is room");
     receive(&pool, &next).expect("there is room");
     // It goes back itself; a stream of what it has already is not how it comes forward again.
-    pool.restore_fileset(&name("copy"), &part("c0")).expect("nobody has it");
+    pool.fileset_admin().restore_fileset(&name("copy"), &part("c0")).expect("nobody has it");
     free_all(&pool);
     let failure = receive(&pool, &next).expect_err("it has that");
     let told = failure.error.to_string();
-    assert!(told.contains("has what the stream brings already, as its clone c1"), "{told}");
-    pool.restore_fileset(&name("copy"), &part("c1")).expect("nobody has it");
+    assert!(told.contains("has what the stream brings already, as its snapshot c1"), "{told}");
+    pool.fileset_admin().restore_fileset(&name("copy"), &part("c1")).expect("nobody has it");
     free_all(&pool);
     receive(&pool, &later).expect("it goes on");
     pool.close().expect("nothing fails");

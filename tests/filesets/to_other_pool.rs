@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
+use engine::api::{Caller, FileKind, FileSystem, FsError, NewInode};
 use engine::{
-    CreateOptions, FilesetChange, FilesetInfo, Fronts, Move, MoveError, MoveHow, MoveStep,
-    OpenOptions, Pipe, Pool, ReceiveFailure, Received, SendError,
+    FilesetChange, FilesetInfo, Fronts, Move, MoveError, MoveServices, MoveStep, Pipe, Pool,
+    PoolCreateOptions, PoolOpenOptions, ReceiveFailure, Received, SendError,
 };
-use format::stream::Totals;
+use format::stream::StreamTotals;
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
@@ -30,7 +30,7 @@ pub(super) struct InMemory {
     pub(super) cut: std::cell::Cell<Option<usize>>,
 }
 
-/// Returns random bits, others in each move, as outside of tests: no move takes another's clones
+/// Returns random bits, others in each move, as outside of tests: no move takes another's snapshots
 /// for its own.
 pub(super) fn draw() -> [u8; 32] {
     let drawn = DRAWN.fetch_add(1, Ordering::Relaxed);
@@ -42,7 +42,7 @@ pub(super) fn draw() -> [u8; 32] {
 }
 
 type Send<'p> =
-    &'p mut (dyn FnMut(&mut dyn Write) -> Result<Totals, SendError> + std::marker::Send);
+    &'p mut (dyn FnMut(&mut dyn Write) -> Result<StreamTotals, SendError> + std::marker::Send);
 type Receive<'p> =
     &'p mut (dyn FnMut(&mut dyn Read) -> Result<Received, ReceiveFailure> + std::marker::Send);
 
@@ -75,7 +75,8 @@ fn open_by(
     let clock: Arc<ManualClock> = Arc::clone(clock);
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
     let files = engine::FilesOptions { no_atime: true, ..engine::FilesOptions::default() };
-    let options = OpenOptions { fileset: fileset.map(name), files, ..OpenOptions::default() };
+    let options =
+        PoolOpenOptions { fileset: fileset.map(name), files, ..PoolOpenOptions::default() };
     Pool::open(shared, clock, options).map_err(|error| error.to_string())
 }
 
@@ -93,7 +94,7 @@ impl Both {
         &self,
         cut: Option<usize>,
         on_step: &mut dyn FnMut(MoveStep) -> bool,
-        work: impl FnOnce(&Move<'_>, &mut MoveHow<'_>) -> T,
+        work: impl FnOnce(&Move<'_>, &mut MoveServices<'_>) -> T,
     ) -> T {
         self.with_named("a", cut, on_step, work)
     }
@@ -105,7 +106,7 @@ impl Both {
         on_step: &mut dyn FnMut(MoveStep) -> bool,
     ) -> Result<(), MoveError> {
         self.with(None, on_step, |this, how| {
-            let how = &mut MoveHow {
+            let how = &mut MoveServices {
                 pipe: how.pipe,
                 random: &mut *how.random,
                 wait: &mut *how.wait,
@@ -122,13 +123,13 @@ impl Both {
         from: &str,
         cut: Option<usize>,
         on_step: &mut dyn FnMut(MoveStep) -> bool,
-        work: impl FnOnce(&Move<'_>, &mut MoveHow<'_>) -> T,
+        work: impl FnOnce(&Move<'_>, &mut MoveServices<'_>) -> T,
     ) -> T {
         let (from, to) = (name(from), name("b"));
         let this = Move { source: (&self.pools[0], &from), target: (&self.pools[1], &to) };
         let mut wait = || self.pools.iter().all(|pool| pool.tick().is_ok());
         let pipe = InMemory { cut: std::cell::Cell::new(cut) };
-        let mut how = MoveHow {
+        let mut how = MoveServices {
             pipe: &pipe,
             random: &mut draw,
             wait: &mut wait,
@@ -157,8 +158,8 @@ impl Both {
     /// In which of both pools the fileset can be used.
     pub(super) fn usable(&self) -> [bool; 2] {
         let is_usable = |pool: &Pool, text: &str| {
-            let held = pool.hold_fileset(&name(text));
-            held.map(|fileset| pool.release_fileset(fileset)).is_ok()
+            let held = pool.fileset_admin().hold_fileset(&name(text));
+            held.map(|fileset| pool.fileset_admin().release_fileset(fileset)).is_ok()
         };
         [is_usable(&self.pools[0], "a"), is_usable(&self.pools[1], "b")]
     }
@@ -177,7 +178,7 @@ impl Both {
 }
 
 pub(super) fn info(pool: &Pool, text: &str) -> Option<FilesetInfo> {
-    let all = pool.filesets().expect("it can be read");
+    let all = pool.fileset_admin().filesets().expect("it can be read");
     all.into_iter().find(|info| info.name == text && info.freed_permille.is_none())
 }
 
@@ -186,12 +187,12 @@ pub(super) fn filled() -> ([Image; 2], Known) {
     let devices = [1_u8, 2].map(|seed| {
         let device = SimDevice::new(POOL_BYTES, SimOptions::default());
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-        let create = CreateOptions::new(POOL_BYTES, [seed; 64]);
+        let create = PoolCreateOptions::new(POOL_BYTES, [seed; 64]);
         Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
         device
     });
     let pool = open(&devices[0], None).expect("it opens");
-    pool.create_fileset(&name("a"), &new_fileset(7)).expect("there is room");
+    pool.fileset_admin().create_fileset(&name("a"), &new_fileset(7)).expect("there is room");
     pool.close().expect("nothing fails");
     let pool = open(&devices[0], Some("a")).expect("it opens");
     work(&pool, 3, OPERATIONS);
@@ -223,7 +224,7 @@ fn a_fileset_moves_to_another_pool_with_all_that_it_is() {
         quota_bytes: Some(16 << 20),
         ..FilesetChange::default()
     };
-    both.pools[0].change_fileset(&name("a"), &set).expect("there is room");
+    both.pools[0].fileset_admin().change_fileset(&name("a"), &set).expect("there is room");
     let before = info(&both.pools[0], "a").expect("it is there");
     both.run().expect("nothing fails");
     assert_eq!(both.usable(), [false, true]);
@@ -231,13 +232,17 @@ fn a_fileset_moves_to_another_pool_with_all_that_it_is() {
     let after = info(&both.pools[1], "b").expect("it is there");
     let facts = |it: &FilesetInfo| (it.uuid, it.is_read_only, it.quota_bytes, it.inodes, it.moving);
     assert_eq!(facts(&after), facts(&before));
-    let clones = both.pools[1].filesets().expect("it can be read");
-    assert!(clones.iter().all(|it| !it.is_clone || it.freed_permille.is_some()), "{clones:?}");
+    let snapshots = both.pools[1].fileset_admin().filesets().expect("it can be read");
+    assert!(
+        snapshots.iter().all(|it| !it.is_snapshot || it.freed_permille.is_some()),
+        "{snapshots:?}"
+    );
     let moved = both.close().expect("both are clean");
     assert_same(&content(&moved[1], "b"), &kept, "moved c0");
 
     let back = Both::open([&moved[1], &moved[0]], false).expect("they open");
     back.pools[0]
+        .fileset_admin()
         .change_fileset(
             &name("b"),
             &FilesetChange { name: Some(name("a")), ..FilesetChange::default() },
@@ -364,8 +369,8 @@ pub(super) fn judge_cuts_of_a_move(
 #[test]
 fn a_move_that_is_ended_at_any_step_goes_on() {
     let (images, kept) = filled();
-    use MoveStep::{Arrived, Cloned, Copied, Deleted, LastCloned, Leaves, Settled};
-    for last in [Cloned, Copied, Leaves, LastCloned, Arrived, Deleted, Settled] {
+    use MoveStep::{Arrived, Copied, Deleted, LastSnapshot, Leaves, Settled, SnapshotTaken};
+    for last in [SnapshotTaken, Copied, Leaves, LastSnapshot, Arrived, Deleted, Settled] {
         let both = Both::open([&images[0], &images[1]], false).expect("they open");
         let ended = both.with(None, &mut |step| step != last, |this, how| this.run(how));
         assert!(matches!(ended, Err(MoveError::Ended)), "{last:?}: {ended:?}");
@@ -401,67 +406,82 @@ fn a_fileset_on_its_way_is_used_by_nobody_and_a_move_can_be_given_up() {
         assert!(error.contains("on its way to another pool"), "{error}");
     };
     until(MoveStep::Leaves);
-    refused(source.delete_fileset(&name("a")));
-    refused(source.create_clone(&name("a"), &part("mine"), [3; 16]).map(drop));
-    refused(source.create_fileset(&name("a/below"), &new_fileset(9)).map(drop));
-    refused(source.change_fileset(&name("a"), &FilesetChange::default()));
-    refused(target.hold_fileset(&name("b")).map(drop));
+    refused(source.fileset_admin().delete_fileset(&name("a")));
+    refused(source.fileset_admin().create_snapshot(&name("a"), &part("mine"), [3; 16]).map(drop));
+    refused(source.fileset_admin().create_fileset(&name("a/below"), &new_fileset(9)).map(drop));
+    refused(source.fileset_admin().change_fileset(&name("a"), &FilesetChange::default()));
+    refused(target.fileset_admin().hold_fileset(&name("b")).map(drop));
     assert!(open(&both.devices[0], Some("a")).is_err());
     both.with(None, &mut |_| true, |this, how| this.give_up(how)).expect("it has not arrived");
     assert_eq!((both.usable(), info(target, "b")), ([true, false], None));
-    let clones = source.filesets().expect("it can be read");
-    assert!(clones.iter().all(|it| !it.is_clone || it.freed_permille.is_some()), "{clones:?}");
+    let snapshots = source.fileset_admin().filesets().expect("it can be read");
+    assert!(
+        snapshots.iter().all(|it| !it.is_snapshot || it.freed_permille.is_some()),
+        "{snapshots:?}"
+    );
 
     // One that has arrived keeps that until the other pool knows, whoever would delete it.
     until(MoveStep::Arrived);
-    let error = target.delete_fileset(&name("b")).expect_err("the other does not know");
+    let error =
+        target.fileset_admin().delete_fileset(&name("b")).expect_err("the other does not know");
     assert!(error.to_string().contains("does not know yet"), "{error}");
     let given_up = both.with(None, &mut |_| true, |this, how| this.give_up(how));
     assert!(matches!(given_up, Err(MoveError::Refused(_))), "{given_up:?}");
     both.run().expect("it goes on");
-    target.delete_fileset(&name("b")).expect("nobody uses it");
+    target.fileset_admin().delete_fileset(&name("b")).expect("nobody uses it");
     free_all(target);
 
     let why = |done: Result<(), MoveError>| done.expect_err("it can't move").to_string();
     assert!(why(both.run()).contains("no fileset a"), "it is gone");
-    source.create_fileset(&name("a"), &new_fileset(8)).expect("there is room");
-    source.create_clone(&name("a"), &part("mine"), [4; 16]).expect("there is room");
-    assert!(why(both.run()).contains("a@mine"), "it has a clone");
-    source.delete_clone(&name("a"), &part("mine")).expect("nobody holds it");
+    source.fileset_admin().create_fileset(&name("a"), &new_fileset(8)).expect("there is room");
+    source
+        .fileset_admin()
+        .create_snapshot(&name("a"), &part("mine"), [4; 16])
+        .expect("there is room");
+    assert!(why(both.run()).contains("a@mine"), "it has a snapshot");
+    source.fileset_admin().delete_snapshot(&name("a"), &part("mine")).expect("nobody holds it");
     free_all(source);
-    let held = source.hold_fileset(&name("a")).expect("it is there");
+    let held = source.fileset_admin().hold_fileset(&name("a")).expect("it is there");
     assert!(why(both.run()).contains("mounted or exported"), "it is used");
-    source.release_fileset(held);
-    target.create_fileset(&name("b"), &new_fileset(6)).expect("there is room");
+    source.fileset_admin().release_fileset(held);
+    target.fileset_admin().create_fileset(&name("b"), &new_fileset(6)).expect("there is room");
     assert!(why(both.run()).contains("there is a fileset b already"), "its name is taken");
 }
 
 /// Goal: what a failed move has left at the source stops none that begins anew, also where it is
-/// finished; a clone of a user does, whenever he takes it and whatever he calls it.
+/// finished; a snapshot of a user does, whenever he takes it and whatever he calls it.
 #[test]
-fn a_move_deletes_what_another_has_left_and_no_clone_of_a_user() {
+fn a_move_deletes_what_another_has_left_and_no_snapshot_of_a_user() {
     let (images, kept) = filled();
     let both = Both::open([&images[0], &images[1]], false).expect("they open");
     let [source, target] = &both.pools;
-    both.run_until(MoveStep::Cloned);
-    both.run_until(MoveStep::Cloned);
+    both.run_until(MoveStep::SnapshotTaken);
+    both.run_until(MoveStep::SnapshotTaken);
     both.run_until(MoveStep::Leaves);
     both.with(None, &mut |_| true, |this, _| this.settle()).expect("it has not arrived");
     // An operator has given the copy up at the other pool alone.
-    target.delete_fileset(&name("b")).expect("it has not arrived");
+    target.fileset_admin().delete_fileset(&name("b")).expect("it has not arrived");
     assert_eq!(both.usable(), [true, false]);
 
-    let refused = |clone: &str| {
-        let taken = || source.create_clone(&name("a"), &part(clone), [5; 16]).map(drop);
+    let refused = |snapshot: &str| {
+        let taken = || {
+            source.fileset_admin().create_snapshot(&name("a"), &part(snapshot), [5; 16]).map(drop)
+        };
         taken().expect("there is room");
-        let before = both.run().expect_err("it has a clone").to_string();
-        source.delete_clone(&name("a"), &part(clone)).expect("nobody holds it");
+        let before = both.run().expect_err("it has a snapshot").to_string();
+        source
+            .fileset_admin()
+            .delete_snapshot(&name("a"), &part(snapshot))
+            .expect("nobody holds it");
         free_all(source);
         let on_step = &mut |step| step != MoveStep::Copied || taken().is_ok();
         let meanwhile = both.with(None, on_step, |this, how| this.run(how));
-        let meanwhile = meanwhile.expect_err("it has a clone").to_string();
-        assert_eq!(both.usable(), [true, false], "{clone}");
-        source.delete_clone(&name("a"), &part(clone)).expect("nobody holds it");
+        let meanwhile = meanwhile.expect_err("it has a snapshot").to_string();
+        assert_eq!(both.usable(), [true, false], "{snapshot}");
+        source
+            .fileset_admin()
+            .delete_snapshot(&name("a"), &part(snapshot))
+            .expect("nobody holds it");
         free_all(source);
         [before, meanwhile]
     };
@@ -469,10 +489,13 @@ fn a_move_deletes_what_another_has_left_and_no_clone_of_a_user() {
         assert!(why.contains("a@move-before-upgrade"), "{why}");
     }
     let other = format!("move-{}-1", "ab".repeat(16));
-    source.create_clone(&name("a"), &part(&other), [6; 16]).expect("there is room");
+    source
+        .fileset_admin()
+        .create_snapshot(&name("a"), &part(&other), [6; 16])
+        .expect("there is room");
     let why = both.run().expect_err("it is not of the move that has begun").to_string();
     assert!(why.contains(&other), "{why}");
-    target.delete_fileset(&name("b")).expect("it has not arrived");
+    target.fileset_admin().delete_fileset(&name("b")).expect("it has not arrived");
     free_all(target);
 
     both.run().expect("nothing is in its way");
@@ -480,28 +503,30 @@ fn a_move_deletes_what_another_has_left_and_no_clone_of_a_user() {
     assert_same(&content(&both.close().expect("clean")[1], "b"), &kept, "moved c0");
 }
 
-/// Goal: nobody waits for a clone of a move to go that somebody holds: it is refused at once, by
-/// the clone and the hold; wherever the move is.
+/// Goal: nobody waits for a snapshot of a move to go that somebody holds: it is refused at once, by
+/// the snapshot and the hold; wherever the move is.
 #[test]
-fn a_clone_of_a_move_that_is_held_is_named_and_not_waited_for() {
+fn a_snapshot_of_a_move_that_is_held_is_named_and_not_waited_for() {
     let (images, kept) = filled();
     let both = Both::open([&images[0], &images[1]], false).expect("they open");
-    let clone_of = |pool: &Pool, of: &str| {
-        let all = pool.filesets().expect("it can be read").into_iter();
-        let mut clones = all.filter(|it| it.is_clone && it.freed_permille.is_none());
-        let text = clones.find_map(|it| it.name.strip_prefix(of).map(str::to_owned));
+    let snapshot_of = |pool: &Pool, of: &str| {
+        let all = pool.fileset_admin().filesets().expect("it can be read").into_iter();
+        let mut snapshots = all.filter(|it| it.is_snapshot && it.freed_permille.is_none());
+        let text = snapshots.find_map(|it| it.name.strip_prefix(of).map(str::to_owned));
         part(&text.expect("a move has taken one"))
     };
     let refused = |(pool, of): (&Pool, &str), gives_up: bool| {
-        let clone = clone_of(pool, &format!("{of}@"));
-        pool.set_hold((&name(of), &clone), &part("backup"), true).expect("it is there");
+        let snapshot = snapshot_of(pool, &format!("{of}@"));
+        pool.fileset_admin()
+            .set_hold((&name(of), &snapshot), &part("backup"), true)
+            .expect("it is there");
         let mut waits = 0;
         let told = both.with(None, &mut |_| true, |this, how| {
             let mut wait = || {
                 waits += 1;
                 true
             };
-            let how = &mut MoveHow {
+            let how = &mut MoveServices {
                 pipe: how.pipe,
                 random: &mut *how.random,
                 wait: &mut wait,
@@ -511,13 +536,15 @@ fn a_clone_of_a_move_that_is_held_is_named_and_not_waited_for() {
             };
             if gives_up { this.give_up(how) } else { this.run(how) }
         });
-        let told = told.expect_err("a clone is held").to_string();
-        assert!(told.contains(clone.as_str()) && told.contains("held by backup"), "{told}");
+        let told = told.expect_err("a snapshot is held").to_string();
+        assert!(told.contains(snapshot.as_str()) && told.contains("held by backup"), "{told}");
         assert_eq!(waits, 0, "{told}");
-        pool.set_hold((&name(of), &clone), &part("backup"), false).expect("it is held");
+        pool.fileset_admin()
+            .set_hold((&name(of), &snapshot), &part("backup"), false)
+            .expect("it is held");
     };
     let [source, target] = &both.pools;
-    both.run_until(MoveStep::Cloned);
+    both.run_until(MoveStep::SnapshotTaken);
     refused((source, "a"), false);
     both.run_until(MoveStep::Copied);
     refused((source, "a"), false);
@@ -538,12 +565,12 @@ fn a_source_of_another_name_is_not_taken_for_one_that_is_deleted() {
     let both = Both::open([&images[0], &images[1]], false).expect("they open");
     let [source, target] = &both.pools;
     let told = |from: &str, gives_up: bool| {
-        let work = |this: &Move<'_>, how: &mut MoveHow<'_>| {
+        let work = |this: &Move<'_>, how: &mut MoveServices<'_>| {
             if gives_up { this.give_up(how) } else { this.run(how) }
         };
         both.with_named(from, None, &mut |_| true, work).expect_err("it is another").to_string()
     };
-    source.create_fileset(&name("other"), &new_fileset(5)).expect("there is room");
+    source.fileset_admin().create_fileset(&name("other"), &new_fileset(5)).expect("there is room");
     both.run_until(MoveStep::Copied);
     for (from, gives_up) in [("other", false), ("other", true), ("none", true)] {
         let why = told(from, gives_up);
@@ -569,14 +596,14 @@ fn a_source_of_another_name_is_not_taken_for_one_that_is_deleted() {
 fn what_arrives_can_be_deleted_where_it_is() {
     let (images, kept) = filled();
     let both = Both::open([&images[0], &images[1]], false).expect("they open");
-    both.run_until(MoveStep::LastCloned);
+    both.run_until(MoveStep::LastSnapshot);
     let durable = both.devices.clone().map(|device| device.durable_image());
     drop(both);
     let device = SimDevice::open(durable[1].clone(), SimOptions::default());
     let target = open(&device, None).expect("it opens");
-    target.delete_fileset(&name("b")).expect("it has not arrived");
+    target.fileset_admin().delete_fileset(&name("b")).expect("it has not arrived");
     free_all(&target);
-    let left: Vec<_> = target.filesets().expect("it can be read");
+    let left: Vec<_> = target.fileset_admin().filesets().expect("it can be read");
     assert!(left.iter().all(|it| !it.name.starts_with('b')), "{left:?}");
     target.close().expect("nothing fails");
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
@@ -596,10 +623,16 @@ fn an_operator_says_where_a_fileset_is() {
     let ended = both.with(None, &mut |step| step != MoveStep::Leaves, |this, how| this.run(how));
     assert!(matches!(ended, Err(MoveError::Ended)), "{ended:?}");
     assert_eq!(both.usable(), [false, false]);
-    both.pools[0].take_as_here(&name("a")).expect("it leaves");
+    both.pools[0].fileset_admin().take_as_here(&name("a")).expect("it leaves");
     assert_eq!(both.usable(), [true, false]);
-    assert!(both.pools[0].take_as_here(&name("a")).is_err(), "there is nothing to say");
-    assert!(both.pools[1].take_as_here(&name("b")).is_err(), "what arrives is not whole");
+    assert!(
+        both.pools[0].fileset_admin().take_as_here(&name("a")).is_err(),
+        "there is nothing to say"
+    );
+    assert!(
+        both.pools[1].fileset_admin().take_as_here(&name("b")).is_err(),
+        "what arrives is not whole"
+    );
 }
 
 /// Goal: an operator's word at the pool that a fileset has arrived in makes no second one: the one
@@ -610,16 +643,16 @@ fn a_word_at_the_target_makes_no_second_fileset() {
     let (images, _) = filled();
     let both = Both::open([&images[0], &images[1]], false).expect("they open");
     both.run_until(MoveStep::Arrived);
-    both.pools[1].take_as_here(&name("b")).expect("it has arrived");
+    both.pools[1].fileset_admin().take_as_here(&name("b")).expect("it has arrived");
     let rename = FilesetChange { name: Some(name("c")), ..FilesetChange::default() };
-    both.pools[1].change_fileset(&name("b"), &rename).expect("it is in use");
+    both.pools[1].fileset_admin().change_fileset(&name("b"), &rename).expect("it is in use");
     for _ in 0..2 {
         let refused = both.run().expect_err("it is there").to_string();
         assert!(refused.contains("c in the other pool is the same fileset"), "{refused}");
         assert_eq!(both.usable(), [false, false], "it is called c there");
     }
     // An operator's word here too: then there are two, and neither moves over the other.
-    both.pools[0].take_as_here(&name("a")).expect("it leaves");
+    both.pools[0].fileset_admin().take_as_here(&name("a")).expect("it leaves");
     let refused = both.run().expect_err("it is in both").to_string();
     assert!(refused.contains("c in the other pool is the same fileset"), "{refused}");
     assert_eq!(both.usable(), [true, false]);
@@ -629,13 +662,16 @@ fn a_word_at_the_target_makes_no_second_fileset() {
 /// Goal: a fileset that gets another name while it moves arrives: the move goes by what it is.
 #[test]
 fn a_fileset_that_is_renamed_while_it_moves_arrives() {
-    for at in [MoveStep::Cloned, MoveStep::Copied] {
+    for at in [MoveStep::SnapshotTaken, MoveStep::Copied] {
         let (images, kept) = filled();
         let both = Both::open([&images[0], &images[1]], false).expect("they open");
         let rename = FilesetChange { name: Some(name("z")), ..FilesetChange::default() };
         let renaming = &mut |step| {
             if step == at {
-                both.pools[0].change_fileset(&name("a"), &rename).expect("it is not gone yet");
+                both.pools[0]
+                    .fileset_admin()
+                    .change_fileset(&name("a"), &rename)
+                    .expect("it is not gone yet");
             }
             true
         };

@@ -1,6 +1,6 @@
 //! What a program took ahead with fallocate(2) it can write, however full the pool has become.
 
-use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino, SetAttr};
+use engine::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino, SetAttr};
 use runtime::prng::Prng;
 use testkit::ops::bytes_of;
 

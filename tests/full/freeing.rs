@@ -10,7 +10,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use engine::vnode::api::{
+use engine::api::{
     Caller, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode, SetAttr,
 };
 use runtime::prng::Prng;

@@ -1,18 +1,18 @@
 //! Full pools: whatever fills them, they can be emptied, and what `df` says is what fits.
 
 mod ahead;
-mod clones;
 mod freeing;
 mod promise;
 mod shape;
 mod short;
+mod snapshots;
 mod together;
 mod whiteout;
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
@@ -35,7 +35,7 @@ impl Ground {
     fn with_groups(shape: &Shape, group_bytes: Option<u64>) -> Ground {
         let device: SharedDevice = MemoryDevice::new("memory", shape.pool_bytes);
         let clock = Arc::new(ManualClock::new());
-        let mut options = CreateOptions::new(shape.pool_bytes, [5; 64]);
+        let mut options = PoolCreateOptions::new(shape.pool_bytes, [5; 64]);
         options.geometry.fragment_bytes = shape.fragment_bytes;
         options.geometry.segment_bytes = Some(shape.segment_bytes);
         options.geometry.group_bytes = group_bytes;
@@ -45,11 +45,11 @@ impl Ground {
     }
 
     fn open(device: SharedDevice, clock: Arc<ManualClock>, shape: &Shape) -> Ground {
-        let options = OpenOptions {
+        let options = PoolOpenOptions {
             active_log_bytes: shape.active_log_bytes,
             dirty_pages: shape.dirty_pages,
             cache_bytes: shape.cache_bytes,
-            ..OpenOptions::default()
+            ..PoolOpenOptions::default()
         };
         let pool = Pool::open(Arc::clone(&device), clock.clone(), options).expect("a pool opens");
         Ground { device, clock, shape: *shape, pool }
@@ -84,7 +84,7 @@ impl Ground {
     fn defects(&self) -> Option<String> {
         self.pool.close().expect("a pool closes");
         let device = Arc::clone(&self.device);
-        let report = check::run(device, check::Options::default(), &mut |_| ());
+        let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
         (!report.is_clean()).then(|| report.to_text())
     }
 }

@@ -1,6 +1,6 @@
 //! What `df` promises.
 
-use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino};
+use engine::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino};
 use runtime::prng::Prng;
 
 use super::{Ground, Shape};

@@ -1,6 +1,6 @@
 //! What a full pool takes of a write, it says.
 
-use engine::vnode::api::{Caller, Data, FileKind, FileSystem, FsError, Ino, Stability};
+use engine::api::{Caller, FileKind, FileSystem, FsError, Ino, Stability, WriteData};
 
 use super::{Ground, Shape};
 
@@ -36,7 +36,7 @@ fn fill(ground: &Ground, ino: Ino) -> (u64, u32) {
             &Caller::root(),
             ino,
             size,
-            &Data::Lent(&piece),
+            &WriteData::Lent(&piece),
             Stability::Unstable,
             None,
         ) {

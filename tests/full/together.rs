@@ -1,8 +1,8 @@
 //! Several writers at once into what each of them took ahead, in a full pool.
 
-use engine::vnode::api::FileSystem;
+use engine::api::FileSystem;
 use runtime::prng::Prng;
-use runtime::sync::sim::{Job, Scheduler};
+use runtime::sync::sim::{Scheduler, SimThreadTask};
 
 use super::Ground;
 use super::ahead::{Ahead, SHAPES, fill, index};
@@ -36,7 +36,7 @@ fn written_together(seed: u64) {
             ground.pool.tick().expect("background work needs no room");
         }
     };
-    let mut jobs: Vec<Job<'_>> = vec![("taker".to_owned(), Box::new(taker))];
+    let mut jobs: Vec<SimThreadTask<'_>> = vec![("taker".to_owned(), Box::new(taker))];
     for file in &mut files {
         let (mut prng, ground) = (prng.fork(), &ground);
         let writer = move || {

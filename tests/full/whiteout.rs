@@ -1,6 +1,6 @@
 //! A whiteout takes the room of a new file.
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, RenameMode};
+use engine::api::{Caller, FileKind, FileSystem, FsError, RenameMode};
 
 use super::ahead::fill;
 use super::{Ground, Shape};

@@ -11,8 +11,8 @@ use format::journal::{ChunkHeader, JournalHead, records};
 use format::map::pointer_at;
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, stamp};
 use format::pointer::BlockPointer;
-use format::stream::{RECORD_HEAD_BYTES, RecordHead};
-use format::summary::Summary;
+use format::stream::{RECORD_HEAD_BYTES, StreamRecordHead};
+use format::summary::SegmentSummary;
 use format::superblock::{SUPERBLOCK_BYTES, Superblock};
 
 use super::iterations;
@@ -47,7 +47,7 @@ fn decode_page(page: &PageBytes, geometry: &Geometry) {
     let _ = PageHeader::parse(page);
     let _ = JournalHead::decode(page, POOL, geometry, 0);
     let _ = DoubleWriteHead::decode(page, POOL, geometry, 0);
-    let _ = Summary::decode(page, POOL, &[3; 16], place);
+    let _ = SegmentSummary::decode(page, POOL, &[3; 16], place);
     let _ = (0..200).filter_map(|slot| pointer_at(page, slot)).count();
     let _ = (0..200).filter_map(|segment| SegmentUsage::of(page, segment)).count();
     for slot in page.chunks_exact(ANODE_BYTES) {
@@ -114,7 +114,7 @@ fn the_decoder_of_streams_answers() {
             head[4] = kind;
             for sequence in [0, 7] {
                 head[16..24].copy_from_slice(&u64::to_le_bytes(sequence));
-                let Ok(decoded) = RecordHead::decode(head, sequence) else {
+                let Ok(decoded) = StreamRecordHead::decode(head, sequence) else {
                     // A length that some kind has.
                     let length = LENGTHS[usize::from(kind) % LENGTHS.len()];
                     head[8..12].copy_from_slice(&length.to_le_bytes());
@@ -129,7 +129,7 @@ fn the_decoder_of_streams_answers() {
                 }
                 let checksum = checksum_of(&head, &body);
                 head[..4].copy_from_slice(&checksum.to_le_bytes());
-                let good = RecordHead::decode(head, sequence).expect("it was good");
+                let good = StreamRecordHead::decode(head, sequence).expect("it was good");
                 if let Ok(record) = good.record(&body, sequence, None) {
                     let stream = u64::from_le_bytes(*head[24..].first_chunk().expect("8 bytes"));
                     assert_eq!(record.encode(sequence, stream), [&head[..], &body].concat());

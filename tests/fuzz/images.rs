@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
@@ -24,7 +24,7 @@ const FLIPS_MAX: u64 = 8;
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 fn open(device: SharedDevice) -> Option<Pool> {
-    let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+    let options = PoolOpenOptions { cache_bytes: 1 << 20, ..PoolOpenOptions::default() };
     Pool::open(device, Arc::new(ManualClock::new()), options).ok()
 }
 
@@ -32,7 +32,7 @@ fn open(device: SharedDevice) -> Option<Pool> {
 fn base() -> Image {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
     let pool = open(shared).expect("a new pool opens");
     for (number, kind) in
@@ -89,7 +89,7 @@ fn flipped(base: &Image, pages: &[u64], prng: &mut Prng) -> Image {
 /// Checks, opens and uses what is in `image`; returns whether it could be opened.
 fn examine(image: Image) -> bool {
     let device: SharedDevice = SimDevice::open(image, SimOptions::default());
-    let _ = check::run(Arc::clone(&device), check::Options::default(), &mut |_| ());
+    let _ = check::run(Arc::clone(&device), check::CheckOptions::default(), &mut |_| ());
     let pool = open(device);
     if let Some(pool) = &pool {
         use_pool(pool);

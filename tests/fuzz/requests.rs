@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::FileSystem;
-use engine::{CreateOptions, OpenOptions, Pool};
-use front::fuse::{Exchange, Incoming, KeptReplies, Server};
+use engine::api::FileSystem;
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
+use front::fuse::{CollectedReplies, Exchange, FuseServer, Incoming};
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions};
@@ -121,8 +121,8 @@ fn change(session: &mut Vec<Message>, told: [u8; 8]) {
 fn send<'s>(pool: &Arc<Pool>, session: &'s [Message]) -> Vec<&'s Message> {
     let mut refused = Vec::new();
     let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(pool);
-    let sent = Arc::new(KeptReplies::default());
-    let mut exchange = Exchange::new(Arc::new(Server::new(fs)), sent.clone());
+    let sent = Arc::new(CollectedReplies::default());
+    let mut exchange = Exchange::new(Arc::new(FuseServer::new(fs)), sent.clone());
     for (unique, message) in (1..).zip(session) {
         let bytes = message.bytes(unique);
         exchange.answer(Incoming::from(&bytes[..]));
@@ -142,7 +142,7 @@ fn send<'s>(pool: &Arc<Pool>, session: &'s [Message]) -> Vec<&'s Message> {
 
 fn open(image: &Image) -> (SharedDevice, Arc<Pool>) {
     let device: SharedDevice = SimDevice::open(image.clone(), SimOptions::default());
-    let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+    let options = PoolOpenOptions { cache_bytes: 1 << 20, ..PoolOpenOptions::default() };
     let pool = Pool::open(Arc::clone(&device), Arc::new(ManualClock::new()), options);
     (device, Arc::new(pool.expect("a new pool opens")))
 }
@@ -153,7 +153,7 @@ fn open(image: &Image) -> (SharedDevice, Arc<Pool>) {
 fn any_session_is_answered_and_leaves_the_pool_sound() {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    Pool::create(&shared, &ManualClock::new(), &CreateOptions::new(POOL_BYTES, [7; 64]))
+    Pool::create(&shared, &ManualClock::new(), &PoolCreateOptions::new(POOL_BYTES, [7; 64]))
         .expect("a pool fits");
     let base = device.durable_image();
     let lines = SESSION.lines().filter(|line| !line.starts_with('#'));
@@ -168,7 +168,7 @@ fn any_session_is_answered_and_leaves_the_pool_sound() {
             let (device, pool) = open(&base);
             send(&pool, &session);
             pool.close().expect("nothing fails");
-            let report = check::run(device, check::Options::default(), &mut |_| ());
+            let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
             assert!(report.is_clean(), "{}", report.to_text());
         },
     );

@@ -1,6 +1,6 @@
 //! One call of the vnode interface, on a few names and files that all threads share.
 
-use engine::vnode::api::{
+use engine::api::{
     Attr, Caller, DirEntry, Fallocate, FileKind, FileSystem, FsResult, Ino, NewInode, RenameMode,
     SetAttr,
 };

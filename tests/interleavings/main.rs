@@ -22,8 +22,8 @@ mod together;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use engine::vnode::api::{FileKind, FileSystem, RenameMode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{FileKind, FileSystem, RenameMode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
@@ -96,7 +96,7 @@ impl History {
 /// Returns a device with an empty pool of small segments: seven blocks fill one.
 fn new_pool(threads: &Threads, clock: &ManualClock) -> SharedDevice {
     let device = threads.device(POOL_BYTES);
-    let mut create = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let mut create = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     create.geometry.journal_bytes = Some(1 << 20);
     create.geometry.segment_bytes = Some(128 << 10);
     create.geometry.group_bytes = Some(2 << 20);
@@ -108,7 +108,7 @@ fn new_pool(threads: &Threads, clock: &ManualClock) -> SharedDevice {
 fn judge(threads: &Threads, program: &Program, context: &str) {
     let clock = Arc::new(ManualClock::new());
     let device = new_pool(threads, &clock);
-    let options = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
+    let options = PoolOpenOptions { cache_bytes: CACHE_BYTES, ..PoolOpenOptions::default() };
     let pool = Pool::open(Arc::clone(&device), clock.clone(), options).expect("it was just made");
     let pool = Arc::new(pool);
     let model = Model::new(clock);
@@ -133,7 +133,7 @@ fn judge(threads: &Threads, program: &Program, context: &str) {
         pool.forget(held.ino, 1);
     }
     pool.close().expect("the device does not fail");
-    let report = check::run(device, check::Options::default(), &mut |_| ());
+    let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
     assert!(report.is_clean(), "{context}:\n{}{}", told(&answered), report.to_text());
 }
 

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use engine::vnode::api::{FileSystem, Ino};
+use engine::api::{FileSystem, Ino};
 use testkit::model::Model;
 
 use super::call::{Answer, Call, Held, entries_of};

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    AlignedBuffer, Caller, Data, FileKind, FileSystem, Ino, NewInode, Stability,
+use engine::api::{
+    AlignedBuffer, Caller, FileKind, FileSystem, Ino, NewInode, Stability, WriteData,
 };
-use engine::{OpenOptions, Pool};
+use engine::{Pool, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
@@ -36,7 +36,7 @@ fn write_all(pool: &Pool, file: Ino, mut random: Prng) -> Vec<u8> {
         fill += 1;
         let data = AlignedBuffer::copy_of(&[fill; BLOCK_BYTES]);
         let (caller, offset) = (Caller::root(), offset_of(block));
-        let data = if is_shared { Data::Shared(data.into()) } else { Data::Lent(&data) };
+        let data = if is_shared { WriteData::Shared(data.into()) } else { WriteData::Lent(&data) };
         let written = pool.write_some(&caller, file, offset, &data, Stability::Unstable, None);
         assert_eq!(written.expect("there is room"), BLOCK_BYTES);
         fill
@@ -60,8 +60,11 @@ fn expect_content(pool: &Pool, file: Ino, expected: &[u8], when: &str) {
 }
 
 fn open(device: &SharedDevice, clock: &Arc<ManualClock>) -> Arc<Pool> {
-    let pool =
-        Pool::open(Arc::clone(device), Arc::<ManualClock>::clone(clock), OpenOptions::default());
+    let pool = Pool::open(
+        Arc::clone(device),
+        Arc::<ManualClock>::clone(clock),
+        PoolOpenOptions::default(),
+    );
     Arc::new(pool.expect("it opens"))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use runtime::sync::sim::{Job, Scheduler};
+use runtime::sync::sim::{Scheduler, SimThreadTask};
 use storage::device::SharedDevice;
 use storage::device::sim::{SimDevice, SimOptions};
 
@@ -36,7 +36,7 @@ impl Threads {
     /// Lets each of `works` be a thread, to their ends.
     pub(crate) fn run(&self, works: Vec<Work>) {
         let job = |(nth, work)| (format!("thread {nth}"), work);
-        let jobs: Vec<Job<'_>> = works.into_iter().enumerate().map(job).collect();
+        let jobs: Vec<SimThreadTask<'_>> = works.into_iter().enumerate().map(job).collect();
         self.0.run(jobs);
     }
 }

@@ -9,10 +9,10 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    Caller, FileKind, FileSystem, Ino, NewInode, ReadAsked, RenameMode, SetAttr,
+use engine::api::{
+    Caller, FileKind, FileReadRequest, FileSystem, Ino, NewInode, RenameMode, SetAttr,
 };
-use engine::{OpenOptions, Pool};
+use engine::{Pool, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 
@@ -65,7 +65,7 @@ fn write_some(pool: &Pool, files: &[Ino], mut random: Prng) {
 
 fn read_some(pool: &Pool, files: &[Ino], mut random: Prng) {
     for _ in 0..CALLS {
-        let one = |random: &mut Prng| ReadAsked {
+        let one = |random: &mut Prng| FileReadRequest {
             caller: &ROOT,
             ino: one_of(files, random),
             offset: offset_of(random.below(BLOCKS)),
@@ -88,7 +88,7 @@ fn read_some(pool: &Pool, files: &[Ino], mut random: Prng) {
 fn judge(threads: &Threads, seed: u64) {
     let clock = Arc::new(ManualClock::new());
     let device = new_pool(threads, &clock);
-    let pool = Arc::new(Pool::open(device, clock, OpenOptions::default()).expect("just made"));
+    let pool = Arc::new(Pool::open(device, clock, PoolOpenOptions::default()).expect("just made"));
     let new = NewInode::new(FileKind::Regular, 0o600);
     let make = |number: u64| {
         let name = format!("f{number}");

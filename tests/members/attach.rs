@@ -9,10 +9,13 @@ use format::members::{Layout, MemberState};
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
 use storage::device::{
-    AlignedBuffer, Device, Operation, Purpose, Redundancy, RequestKind, SharedBytes, SharedDevice,
+    AlignedBuffer, Device, DeviceOperation, IoPurpose, Redundancy, RequestKind, SharedBytes,
+    SharedDevice,
 };
 use storage::pool::read_superblock;
-use storage::volume::{AttachError, DetachError, Opening, ReplaceError, ToRemake, Volume};
+use storage::volume::{
+    AttachError, DetachError, RebuildRequest, ReplaceError, Volume, VolumeDevices,
+};
 
 use super::groups::{check_all, group_of, groups, labelled, new_pool};
 use super::{Devices, POOL_BYTES, cut_at, devices_of, first_copy, get, open, put, reopened};
@@ -41,11 +44,11 @@ fn verify(pool: &Pool, versions: &Versions, what: &str) {
 }
 
 fn states(pool: &Pool) -> Vec<MemberState> {
-    pool.members().iter().map(|member| member.member.state).collect()
+    pool.devices().members().iter().map(|member| member.member.state).collect()
 }
 
 fn slots(pool: &Pool) -> Vec<usize> {
-    pool.members().iter().map(|member| member.slot).collect()
+    pool.devices().members().iter().map(|member| member.slot).collect()
 }
 
 fn device(devices: &[Arc<SimDevice>], at: usize) -> SharedDevice {
@@ -69,7 +72,7 @@ fn filled(layout: Layout, width: usize) -> Devices {
     let devices = new_pool(layout, width, 1, POOL_BYTES);
     for offset in (0..POOL_BYTES).step_by(1 << 16) {
         let bytes = AlignedBuffer::copy_of(&[0xa5; 4096]);
-        devices[width].write(Purpose::Data, offset, bytes).expect("in range");
+        devices[width].write(IoPurpose::Data, offset, bytes).expect("in range");
     }
     let pool = open(&devices[..width]).expect("a new pool opens");
     (0..FILES).for_each(|name| write(&pool, name, 0));
@@ -85,7 +88,7 @@ fn a_mirror_gets_a_member_while_it_is_in_use() {
     let devices = filled(Layout::Mirror, 2);
     let pool = open(&devices[..2]).expect("it was closed");
     pool.tick().expect("nothing fails");
-    assert_eq!(pool.attach_member(0, device(&devices, 2), NEW).expect("it fits"), 2);
+    assert_eq!(pool.devices().attach_member(0, device(&devices, 2), NEW).expect("it fits"), 2);
     let [online, joining] = [MemberState::Online, MemberState::Joining];
     assert_eq!(states(&pool), [online, online, joining]);
     let mut versions: Versions = (0..FILES).map(|name| (name, 0)).collect();
@@ -113,9 +116,9 @@ fn a_mirror_gets_a_member_while_it_is_in_use() {
     }
     let alone = reopened(&devices, &[2]);
     let opening =
-        storage::volume::Opening { devices: super::shared(&alone), accepts_missing: true };
+        storage::volume::VolumeDevices { devices: super::shared(&alone), accepts_missing: true };
     let clock = Arc::new(runtime::clock::ManualClock::new());
-    let pool = Pool::open_members(opening, clock, engine::OpenOptions::default());
+    let pool = Pool::open_members(opening, clock, engine::PoolOpenOptions::default());
     verify(&pool.expect("it has all"), &versions, "the new one alone");
 }
 
@@ -127,7 +130,7 @@ fn a_member_that_is_removed_is_of_no_pool() {
         let what = format!("without {out}");
         let devices = filled(Layout::Mirror, 3);
         let pool = open(&devices[..3]).expect("it was closed");
-        let detached = pool.detach_member(out, false).expect("two have all");
+        let detached = pool.devices().detach_member(out, false).expect("two have all");
         assert_eq!(detached.name(), Some(format!("/sim/d{out}").as_str()));
         assert_eq!(detached.unanswered(), 0);
         let kept: Vec<usize> = (0..3).filter(|at| *at != out).collect();
@@ -153,7 +156,10 @@ fn a_member_that_is_removed_is_of_no_pool() {
         }
         let pool = open(&left).expect("both are there");
         // The slot that is free is the one that the next gets.
-        assert_eq!(pool.attach_member(kept[0], device(&devices, 3), NEW).expect("it fits"), out);
+        assert_eq!(
+            pool.devices().attach_member(kept[0], device(&devices, 3), NEW).expect("it fits"),
+            out
+        );
         finish(&pool);
         assert_eq!(states(&pool), [MemberState::Online; 3]);
         verify(&pool, &versions, &what);
@@ -178,7 +184,7 @@ fn attach_and_remove(layout: Layout, width: usize) -> Run {
     let pool = open(&devices[..width]).expect("it was closed");
     pool.tick().expect("nothing fails");
     let begun = devices[0].time();
-    pool.attach_member(width - 1, device(&devices, width), NEW).expect("it fits");
+    pool.devices().attach_member(width - 1, device(&devices, width), NEW).expect("it fits");
     let mut acknowledged: Vec<(u64, usize, usize)> = Vec::new();
     let mut note = |pool: &Pool, round: usize| {
         write(pool, round % FILES, round);
@@ -192,7 +198,7 @@ fn attach_and_remove(layout: Layout, width: usize) -> Run {
     let whole = devices[0].time();
     note(&pool, 6);
     let leaving = devices[0].time();
-    let detached = pool.detach_member(0, width == 1).expect("the others have all");
+    let detached = pool.devices().detach_member(0, width == 1).expect("the others have all");
     detached.blank().expect("it takes writes");
     let left = devices[0].time();
     note(&pool, 7);
@@ -254,7 +260,7 @@ fn a_cut_at_any_moment_leaves_it_in_or_out() {
                 let pool = open(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
                 finish(&pool);
                 verify(&pool, &versions, &what);
-                for member in pool.members() {
+                for member in pool.devices().members() {
                     let is_new = member.member.id == NEW;
                     let is_online = member.member.state == MemberState::Online;
                     // The new one has no label before the others have theirs.
@@ -279,13 +285,14 @@ fn a_pool_of_one_device_becomes_a_mirror() {
     let devices = filled(Layout::Single, 1);
     let pool = open(&devices[..1]).expect("it was closed");
     pool.tick().expect("nothing fails");
-    assert!(pool.members().is_empty());
-    assert_eq!(pool.attach_member(0, device(&devices, 1), NEW).expect("it fits"), 1);
+    assert!(pool.devices().members().is_empty());
+    assert_eq!(pool.devices().attach_member(0, device(&devices, 1), NEW).expect("it fits"), 1);
     write(&pool, 0, 1);
     finish(&pool);
     assert_eq!(states(&pool), [MemberState::Online; 2]);
     assert_eq!(pool.status().layout, Layout::Mirror);
-    let paths: Vec<Vec<u8>> = pool.members().into_iter().map(|it| it.member.path).collect();
+    let paths: Vec<Vec<u8>> =
+        pool.devices().members().into_iter().map(|it| it.member.path).collect();
     assert_eq!(paths, [b"/sim/d0".to_vec(), b"/sim/d1".to_vec()], "each leads to the other");
     write(&pool, 1, 2);
     let versions: Versions = [(0, 1), (1, 2), (2, 0), (3, 0), (4, 0)].into();
@@ -305,7 +312,7 @@ fn a_pool_of_one_device_becomes_a_mirror() {
     assert_eq!(states(&pool), [MemberState::Online; 2]);
     // And a disk group beside it, as in any pool.
     let other = devices_of(vec![Image::blank(2 * POOL_BYTES)]);
-    pool.add_disk_group(&group_of(&other, Layout::Single, &[0])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&other, Layout::Single, &[0])).expect("it fits");
     assert_eq!(groups(&pool)[1].slots.iter().collect::<Vec<_>>(), [2]);
     verify(&pool, &versions, "beside a disk group");
 }
@@ -317,26 +324,30 @@ fn a_pool_of_one_device_becomes_a_mirror() {
 #[test]
 fn writes_of_before_and_of_those_who_kept_the_device_reach_both() {
     let devices = filled(Layout::Single, 1);
-    let opening = Opening { devices: super::shared(&devices[..1]), accepts_missing: false };
+    let opening = VolumeDevices { devices: super::shared(&devices[..1]), accepts_missing: false };
     let (volume, mut superblock) = Volume::open_members(opening).expect("a pool of one device");
     let kept = Arc::clone(volume.device());
-    let place = superblock.geometry.root_place();
+    let place = superblock.geometry.group_layout().root_place();
     let offset = superblock.geometry.device_offset(place, 1).expect("in a group");
     let page = |byte: u8| AlignedBuffer::copy_of(&[byte; 4096]);
-    let write = |byte: u8| Operation::Write { offset, data: vec![SharedBytes::from(page(byte))] };
+    let write =
+        |byte: u8| DeviceOperation::Write { offset, data: vec![SharedBytes::from(page(byte))] };
     let delay_ns = 1_000_000_000;
     let faults = vec![Fault::Delay { kind: RequestKind::Write, nth: 0, delay_ns }];
     devices[0].arm(FaultPlan { faults });
-    let under_way = kept.submit(Purpose::Home, write(1));
-    let changing = volume.changing();
+    let under_way = kept.submit(IoPurpose::Home, write(1));
+    let changing = volume.membership().changing();
     let slot = changing.attach(&mut superblock, 0, device(&devices, 1), NEW).expect("it fits");
     assert_eq!((slot, superblock.slots.len(), superblock.layout), (1, 2, Layout::Mirror));
     let mut at = 0;
     let walk = |at: &mut u64| {
-        while let Some(piece) = volume.piece_at(*at) {
+        while let Some(piece) = volume.membership().piece_at(*at) {
             let (end, keeps) = (piece.end, std::collections::BTreeSet::new());
-            let wanted = ToRemake { piece, kept: Redundancy::Copies, keeps };
-            if volume.remake_pieces(1, &[wanted], &first_copy(), |_, _| {}).expect("nothing fails")
+            let wanted = RebuildRequest { piece, kept: Redundancy::Copies, keeps };
+            if volume
+                .membership()
+                .rebuild_pieces(1, &[wanted], &first_copy(), |_, _| {})
+                .expect("nothing fails")
                 == 0
             {
                 return;
@@ -345,23 +356,26 @@ fn writes_of_before_and_of_those_who_kept_the_device_reach_both() {
         }
     };
     walk(&mut at);
-    assert!(volume.piece_at(at).is_none(), "it goes on: {at}");
+    assert!(volume.membership().piece_at(at).is_none(), "it goes on: {at}");
     let on_both = |byte: u8, what: &str| {
         for device in &devices {
-            let found = device.read(Purpose::Home, offset, 4096).expect("it can be read");
+            let found = device.read(IoPurpose::Home, offset, 4096).expect("it can be read");
             assert!(found[..] == page(byte)[..], "{what}: {}", device.info().name);
         }
     };
     on_both(1, "what was under way");
     under_way.wait().expect("nothing fails");
-    kept.submit(Purpose::Home, write(2)).wait().expect("nothing fails");
+    kept.submit(IoPurpose::Home, write(2)).wait().expect("nothing fails");
     on_both(2, "what is written by who kept it");
-    volume.end_join(1, &volume.stay_in(1).expect("it is there")).expect("nothing fails");
-    kept.submit_all(Purpose::Home, vec![write(3), Operation::Flush])
+    volume
+        .membership()
+        .end_join(1, &volume.membership().stay_in(1).expect("it is there"))
+        .expect("nothing fails");
+    kept.submit_all(IoPurpose::Home, vec![write(3), DeviceOperation::Flush])
         .into_iter()
         .for_each(|ticket| drop(ticket.wait().expect("nothing fails")));
     on_both(3, "what is written when both are online");
-    assert!(kept.read(Purpose::Home, offset, 4096).expect("it can be read")[..] == page(3)[..]);
+    assert!(kept.read(IoPurpose::Home, offset, 4096).expect("it can be read")[..] == page(3)[..]);
 }
 
 /// Goal: a member that has failed, or does not have all yet, can be taken out, whatever it says.
@@ -370,28 +384,32 @@ fn a_member_that_is_away_or_joining_can_be_removed() {
     let devices = filled(Layout::Mirror, 2);
     let pool = open(&devices[..2]).expect("it was closed");
     pool.tick().expect("nothing fails");
-    pool.attach_member(0, device(&devices, 2), NEW).expect("it fits");
-    let error = pool.detach_member(0, false).expect_err("the new one does not have all");
+    pool.devices().attach_member(0, device(&devices, 2), NEW).expect("it fits");
+    let error = pool.devices().detach_member(0, false).expect_err("the new one does not have all");
     assert!(matches!(error, DetachError::Others { other: 2, .. }), "{error}");
-    pool.detach_member(2, false).expect("the others have all").blank().expect("it is there");
+    pool.devices()
+        .detach_member(2, false)
+        .expect("the others have all")
+        .blank()
+        .expect("it is there");
     finish(&pool);
     assert!(pool.jobs().is_empty());
     assert_eq!(slots(&pool), [0, 1]);
     // One that fails while it joins.
-    pool.attach_member(0, device(&devices, 2), [78; 16]).expect("it fits");
+    pool.devices().attach_member(0, device(&devices, 2), [78; 16]).expect("it fits");
     let faults = vec![Fault::Fail { kind: RequestKind::Write, nth: 6, persists: true }];
     devices[2].arm(FaultPlan { faults });
     finish(&pool);
     let [online, failed] = [MemberState::Online, MemberState::Failed];
     assert_eq!(states(&pool), [online, online, failed]);
-    let detached = pool.detach_member(2, false).expect("the others have all");
+    let detached = pool.devices().detach_member(2, false).expect("the others have all");
     detached.blank().expect_err("it takes no writes");
-    pool.fail_member(1).expect("the first has all");
-    let error = pool.detach_member(0, true).expect_err("only it has all");
+    pool.devices().fail_member(1).expect("the first has all");
+    let error = pool.devices().detach_member(0, true).expect_err("only it has all");
     assert!(matches!(error, DetachError::Others { other: 1, state: "failed" }), "{error}");
-    let error = pool.detach_member(1, false).expect_err("one copy is left");
+    let error = pool.devices().detach_member(1, false).expect_err("one copy is left");
     assert!(matches!(error, DetachError::NoRedundancy), "{error}");
-    pool.detach_member(1, true).expect("that is said").blank().expect("it takes writes");
+    pool.devices().detach_member(1, true).expect("that is said").blank().expect("it takes writes");
     assert_eq!(groups(&pool)[0].layout, Layout::Single);
     write(&pool, 0, 1);
     pool.close().expect("nothing fails");
@@ -408,24 +426,29 @@ fn what_cannot_be_attached_or_removed_is_refused() {
     let devices = filled(Layout::Mirror, 3);
     let blank = |bytes: u64| device(&devices_of(vec![Image::blank(bytes)]), 0);
     let pool = open(&devices[..3]).expect("it was closed");
-    let error = pool.attach_member(0, blank(POOL_BYTES), NEW).expect_err("three are most");
+    let error =
+        pool.devices().attach_member(0, blank(POOL_BYTES), NEW).expect_err("three are most");
     assert!(matches!(error, AttachError::Full { number: 0 }), "{error}");
-    pool.detach_member(2, false).expect("two have all").blank().expect("it takes writes");
-    let error = pool.attach_member(0, blank(POOL_BYTES - 4096), NEW).expect_err("too small");
+    pool.devices().detach_member(2, false).expect("two have all").blank().expect("it takes writes");
+    let error =
+        pool.devices().attach_member(0, blank(POOL_BYTES - 4096), NEW).expect_err("too small");
     assert!(matches!(error, AttachError::Unfit(ReplaceError::TooSmall { .. })), "{error}");
-    let error = pool.attach_member(2, blank(POOL_BYTES), NEW).expect_err("nobody is there");
+    let error =
+        pool.devices().attach_member(2, blank(POOL_BYTES), NEW).expect_err("nobody is there");
     assert!(matches!(error, AttachError::Unfit(ReplaceError::NoSlot { slot: 2 })), "{error}");
-    let error = pool.detach_member(2, false).expect_err("nobody is there");
+    let error = pool.devices().detach_member(2, false).expect_err("nobody is there");
     assert!(matches!(error, DetachError::NoSlot { slot: 2 }), "{error}");
-    pool.attach_member(1, blank(POOL_BYTES), NEW).expect("it fits");
-    let error = pool.attach_member(0, blank(POOL_BYTES), [78; 16]).expect_err("three are most");
+    pool.devices().attach_member(1, blank(POOL_BYTES), NEW).expect("it fits");
+    let error =
+        pool.devices().attach_member(0, blank(POOL_BYTES), [78; 16]).expect_err("three are most");
     assert!(matches!(error, AttachError::Full { .. }), "{error}");
     for layout in [Layout::Raid5 { unit_shift: 14 }, Layout::Stripe { unit_shift: 14 }] {
         let devices = filled(layout, 3);
         let pool = open(&devices[..3]).expect("it was closed");
-        let error = pool.attach_member(0, blank(POOL_BYTES), NEW).expect_err("it is no mirror");
+        let error =
+            pool.devices().attach_member(0, blank(POOL_BYTES), NEW).expect_err("it is no mirror");
         assert!(error.to_string().contains("group add"), "{error}");
-        let error = pool.detach_member(0, true).expect_err("it is no mirror").to_string();
+        let error = pool.devices().detach_member(0, true).expect_err("it is no mirror").to_string();
         assert!(error.contains("device remove"), "{error}");
         assert_eq!(states(&pool), [MemberState::Online; 3]);
     }
@@ -439,7 +462,7 @@ fn a_disk_group_that_was_added_gets_and_loses_members() {
     let pool = open(&devices[..2]).expect("it was closed");
     pool.tick().expect("nothing fails");
     let group = group_of(&devices, Layout::Single, &[2]);
-    assert_eq!(pool.add_disk_group(&group).expect("it fits"), 1);
+    assert_eq!(pool.devices().add_disk_group(&group).expect("it fits"), 1);
     let mut versions = Versions::new();
     let mut write_some = |pool: &Pool, version: usize| {
         for name in 0..14 {
@@ -450,20 +473,28 @@ fn a_disk_group_that_was_added_gets_and_loses_members() {
     };
     write_some(&pool, 0);
     // A single becomes a mirror, then the first group gets a slot behind it.
-    assert_eq!(pool.attach_member(2, device(&devices, 3), NEW).expect("it fits"), 3);
+    assert_eq!(pool.devices().attach_member(2, device(&devices, 3), NEW).expect("it fits"), 3);
     let versions = write_some(&pool, 1);
     finish(&pool);
     assert_eq!(groups(&pool)[1].layout, Layout::Mirror);
     let first = device(&devices_of(vec![Image::blank(POOL_BYTES)]), 0);
-    assert_eq!(pool.attach_member(1, first, [79; 16]).expect("it fits"), 4);
+    assert_eq!(pool.devices().attach_member(1, first, [79; 16]).expect("it fits"), 4);
     finish(&pool);
     let own = |pool: &Pool, at: usize| groups(pool)[at].slots.iter().collect::<Vec<usize>>();
     assert_eq!((own(&pool, 0), own(&pool, 1)), (vec![0, 1, 4], vec![2, 3]));
-    pool.detach_member(0, false).expect("two have all").blank().expect("it takes writes");
-    pool.detach_member(2, true).expect("the other has all").blank().expect("it takes writes");
+    pool.devices().detach_member(0, false).expect("two have all").blank().expect("it takes writes");
+    pool.devices()
+        .detach_member(2, true)
+        .expect("the other has all")
+        .blank()
+        .expect("it takes writes");
     assert_eq!((own(&pool, 0), own(&pool, 1)), (vec![1, 4], vec![3]));
     verify(&pool, &versions, "in use");
-    pool.detach_member(4, true).expect("the other has all").blank().expect("it takes writes");
+    pool.devices()
+        .detach_member(4, true)
+        .expect("the other has all")
+        .blank()
+        .expect("it takes writes");
     pool.close().expect("nothing fails");
     drop(pool);
     let left = reopened(&devices, &[1, 3]);
@@ -472,7 +503,7 @@ fn a_disk_group_that_was_added_gets_and_loses_members() {
     assert_eq!((own(&pool, 0), own(&pool, 1)), (vec![1], vec![3]));
     verify(&pool, &versions, "opened again");
     // The disk group is removed as any other.
-    pool.remove_disk_group(1).expect("its data fits");
+    pool.devices().remove_disk_group(1).expect("its data fits");
     for _ in 0..1000 {
         pool.tick().expect("nothing fails");
         if groups(&pool).len() == 1 {
@@ -489,9 +520,9 @@ fn a_disk_group_that_was_added_gets_and_loses_members() {
 fn a_cut_while_a_disk_group_comes_into_a_free_slot_leaves_a_pool() {
     let devices = filled(Layout::Mirror, 3);
     let pool = open(&devices[..3]).expect("it was closed");
-    pool.detach_member(1, false).expect("two have all").blank().expect("it takes writes");
+    pool.devices().detach_member(1, false).expect("two have all").blank().expect("it takes writes");
     let begun = devices[0].time();
-    pool.add_disk_group(&group_of(&devices, Layout::Single, &[3])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[3])).expect("it fits");
     assert_eq!(slots(&pool), [0, 1, 2], "it has the slot that was free");
     let end = devices[0].time();
     drop(pool);

@@ -4,14 +4,14 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use format::disk_group::Roles;
+use format::disk_group::DiskGroupRoles;
 use format::geometry::Geometry;
 use format::members::Layout;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, Recording, SimDevice};
-use storage::device::{AlignedBuffer, Device, Purpose, RequestKind, SharedDevice};
+use storage::device::{AlignedBuffer, Device, IoPurpose, RequestKind, SharedDevice};
 use storage::pool::read_superblock;
-use storage::volume::NewGroup;
+use storage::volume::DiskGroupSpec;
 
 use super::groups::labelled;
 use super::raid5::new_raid5;
@@ -50,15 +50,18 @@ impl Deed {
         match self {
             Deed::AddGroup => {
                 let devices = vec![(third, [9; 16])];
-                let group = NewGroup { layout: Layout::Single, devices, roles: Roles::DATA };
-                pool.add_disk_group(&group).map(|_| ()).expect("it fits");
+                let group =
+                    DiskGroupSpec { layout: Layout::Single, devices, roles: DiskGroupRoles::DATA };
+                pool.devices().add_disk_group(&group).map(|_| ()).expect("it fits");
             }
             Deed::FailInWrite => put(&pool, "commit", &[7; 60_000]).expect("the other has all"),
-            Deed::Fail => pool.fail_member(1).expect("the other has all"),
+            Deed::Fail => pool.devices().fail_member(1).expect("the other has all"),
             Deed::Attach | Deed::AttachAndFail => {
-                pool.attach_member(0, third, [9; 16]).map(|_| ()).expect("it fits");
+                pool.devices().attach_member(0, third, [9; 16]).map(|_| ()).expect("it fits");
             }
-            Deed::Replace => pool.replace_member(1, third, [9; 16]).expect("the other has all"),
+            Deed::Replace => {
+                pool.devices().replace_member(1, third, [9; 16]).expect("the other has all")
+            }
         }
     }
 }
@@ -187,7 +190,7 @@ fn content_of(image: &Image) -> Vec<u8> {
     let label = read_superblock(device.as_ref()).expect("it has a label").current;
     let (start, end) = (label.geometry.journal_offset, Geometry::superblock_offset(size_bytes, 2));
     let length = usize::try_from(end - start).expect("small");
-    device.read(Purpose::Data, start, length).expect("in range").to_vec()
+    device.read(IoPurpose::Data, start, length).expect("in range").to_vec()
 }
 
 /// Goal: a change that a member only began refuses no pool whose devices have all. Method: a raid5
@@ -252,7 +255,7 @@ fn a_copy_that_does_not_verify_may_have_been_of_the_second_step() {
             let at = Geometry::superblock_offset(device.info().size_bytes, copy);
             let device = &devices_of(vec![images[0].clone()])[0];
             let junk = AlignedBuffer::copy_of(&[0xa5; 4096]);
-            device.write(Purpose::Superblock, at, junk).expect("in range");
+            device.write(IoPurpose::Superblock, at, junk).expect("in range");
             assert!(is_settled(&device.image()), "{what}: copy {copy}");
         }
     });

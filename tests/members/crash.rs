@@ -10,7 +10,7 @@ use engine::Pool;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
 use storage::device::{RequestKind, SharedDevice};
-use storage::volume::{Opening, Volume};
+use storage::volume::{Volume, VolumeDevices};
 
 use super::{Devices, cut_at, devices_of, get, new_mirror, open, put, reopened, shared};
 
@@ -76,10 +76,10 @@ fn judge(pool: &Pool, promised: &BTreeMap<&str, Vec<&[u8]>>, what: &str) {
 
 /// Checks the pool on `devices`, which was closed.
 fn check(devices: &Devices, what: &str) {
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     let (volume, _) = Volume::open_members(opening).expect("it was open a moment ago");
     let device: SharedDevice = Arc::clone(volume.device());
-    let report = check::run(device, check::Options::default(), &mut |_| {});
+    let report = check::run(device, check::CheckOptions::default(), &mut |_| {});
     assert!(report.findings.is_empty(), "{what}: {:?}", report.findings);
     assert!(report.stopped.is_none(), "{what}: {:?}", report.stopped);
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
-use engine::{CreateOptions, DiscardOn, DiscardOptions, OpenOptions, Pool, TrimError};
+use engine::api::{Caller, FileKind, FileSystem, FsError, NewInode};
+use engine::{DiscardOptions, DiscardScope, Pool, PoolCreateOptions, PoolOpenOptions, TrimError};
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::clock::ManualClock;
@@ -12,8 +12,8 @@ use runtime::prng::Prng;
 use storage::device::sim::{
     Fault, FaultPlan, Image, PowerSupply, Recording, SimDevice, SimOptions, Timeline,
 };
-use storage::device::{Device, Purpose, RequestKind};
-use storage::volume::{Opening, Volume};
+use storage::device::{Device, IoPurpose, RequestKind};
+use storage::volume::{Volume, VolumeDevices};
 
 use super::roles::make;
 use super::{Devices, NOTHING, POOL_BYTES, cut_at, shared, unmended};
@@ -50,7 +50,7 @@ fn new_pool(layout: Layout, count: usize, seed: u64) -> Devices {
         return devices_with(devices.iter().map(|it| it.image()).collect(), seed, |_| true);
     }
     let devices = devices_with(vec![Image::blank(POOL_BYTES); count], seed, |_| true);
-    let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     options.geometry.segment_bytes = Some(128 << 10);
     options.geometry.group_bytes = Some(2 << 20);
@@ -63,9 +63,9 @@ fn new_pool(layout: Layout, count: usize, seed: u64) -> Devices {
 }
 
 fn open_with(devices: &Devices, discard: DiscardOptions) -> (Pool, Arc<ManualClock>) {
-    let options = OpenOptions { cache_bytes: 1 << 20, discard, ..OpenOptions::default() };
+    let options = PoolOpenOptions { cache_bytes: 1 << 20, discard, ..PoolOpenOptions::default() };
     let clock = Arc::new(ManualClock::new());
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     let pool = Pool::open_members(opening, Arc::<ManualClock>::clone(&clock), options);
     (pool.expect("a pool opens"), clock)
 }
@@ -143,9 +143,10 @@ fn of_data(layout: Layout, devices: &Devices) -> &[Arc<SimDevice>] {
 }
 
 fn check(devices: &Devices) -> Result<(), String> {
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     let (volume, _) = Volume::open_members(opening).map_err(|error| error.to_string())?;
-    let report = check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| ());
+    let report =
+        check::run(Arc::clone(volume.device()), check::CheckOptions::default(), &mut |_| ());
     if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
 }
 
@@ -163,15 +164,15 @@ fn freed_room_is_discarded_on_every_member_and_the_rest_is_whole() {
             (0..7).for_each(|nth| remove(&pool, round * 100 + nth));
             settle(&pool);
         }
-        let counts = pool.discard_counts();
+        let counts = pool.devices().discard_counts();
         assert!(counts.bytes > 4 << 20, "{layout:?}: {counts:?}");
         assert_eq!((counts.failed, counts.refused), (0, 0), "{layout:?}");
         assert!(of_data(layout, &devices).iter().all(|it| discarded(it) > 1), "{layout:?}");
         (0..3).for_each(|round| is_there(&pool, round * 100 + 11).expect("it was kept"));
         if layout == Layout::Mirror {
-            pool.scrub().expect("there are two");
+            pool.devices().scrub().expect("there are two");
             settle(&pool);
-            let report = pool.scrub_report().expect("it was begun");
+            let report = pool.devices().scrub_report().expect("it was begun");
             assert!(report.is_done, "{report:?}");
             assert_eq!(unmended(&report), NOTHING, "{report:?}");
         }
@@ -202,7 +203,7 @@ fn work(devices: &Devices) -> (Vec<Told>, Vec<u64>) {
             unlink(&pool, first);
             (0..2).for_each(|_| pool.tick().expect("nothing fails"));
             for device in devices {
-                device.flush(Purpose::Data).expect("nothing fails");
+                device.flush(IoPurpose::Data).expect("nothing fails");
             }
             flushed.push(devices[0].time());
         }
@@ -273,10 +274,10 @@ fn what_a_late_discard_may_still_change_is_not_used_again() {
         devices[count - 1].arm(FaultPlan::none().with(late));
         (0..12).for_each(|nth| remove(&pool, nth));
         settle(&pool);
-        let counts = pool.discard_counts();
+        let counts = pool.devices().discard_counts();
         assert!(counts.withheld_bytes >= 128 << 10, "{layout:?}: {counts:?}");
         assert_eq!(counts.failed, 1, "{layout:?}: further ones are refused until it has returned");
-        assert!(pool.members().iter().all(|member| member.member.is_online()));
+        assert!(pool.devices().members().iter().all(|member| member.member.is_online()));
         let mut last = 100;
         while put(&pool, last).is_ok() {
             last += 1;
@@ -304,7 +305,7 @@ fn a_member_that_does_not_discard_is_no_worse_for_it() {
         (0..8).for_each(|nth| put(&pool, nth).expect("there is room"));
         (0..8).for_each(|nth| remove(&pool, nth));
         settle(&pool);
-        assert!(pool.members().iter().all(|member| member.member.is_online()));
+        assert!(pool.devices().members().iter().all(|member| member.member.is_online()));
         put(&pool, 50).expect("there is room");
         is_there(&pool, 50).expect("just written");
         remove(&pool, 50);
@@ -319,16 +320,16 @@ fn a_member_that_does_not_discard_is_no_worse_for_it() {
 fn a_trim_discards_all_that_is_free() {
     for ((layout, count), seed) in LAYOUTS.into_iter().zip(1..) {
         let devices = new_pool(layout, count, seed);
-        let off = DiscardOptions { on: DiscardOn::None, after: Duration::ZERO };
+        let off = DiscardOptions { on: DiscardScope::None, after: Duration::ZERO };
         let (pool, _) = open_with(&devices, off);
         (0..10).for_each(|nth| put(&pool, nth).expect("there is room"));
         (0..9).for_each(|nth| remove(&pool, nth));
         settle(&pool);
         assert_eq!(devices.iter().map(|device| discarded(device)).sum::<u64>(), 0, "{layout:?}");
         for _ in 0..2 {
-            assert!(pool.trim().expect("it may"), "{layout:?}");
+            assert!(pool.devices().trim().expect("it may"), "{layout:?}");
             settle(&pool);
-            let report = pool.trim_report().expect("it was begun");
+            let report = pool.devices().trim_report().expect("it was begun");
             assert!(report.is_done, "{layout:?}: {report:?}");
             assert!(report.discarded_bytes > 3 << 20, "{layout:?}: {report:?}");
             assert_eq!((report.failed, report.refused_bytes, report.striped_bytes), (0, 0, 0));
@@ -343,13 +344,13 @@ fn a_trim_discards_all_that_is_free() {
 fn stripes_are_not_discarded() {
     let layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
     let devices = devices_with(vec![Image::blank(16 << 20); 3], 1, |_| true);
-    let options = CreateOptions::new(16 << 20, [5; 64]);
+    let options = PoolCreateOptions::new(16 << 20, [5; 64]);
     Pool::create_on(&shared(&devices), layout, &ManualClock::new(), &options).expect("it fits");
     let (pool, _) = open_with(&devices, DiscardOptions::at_once());
     (0..4).for_each(|nth| put(&pool, nth).expect("there is room"));
     (0..4).for_each(|nth| remove(&pool, nth));
     settle(&pool);
-    let refused = pool.trim().expect_err("all of it is stripes");
+    let refused = pool.devices().trim().expect_err("all of it is stripes");
     assert!(matches!(refused, TrimError::Stripes), "{refused}");
     assert_eq!(devices.iter().map(|device| discarded(device)).sum::<u64>(), 0);
 }

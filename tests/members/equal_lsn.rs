@@ -12,7 +12,7 @@ use format::ids::{Lsn, Place};
 use format::page::{PAGE_BYTES, PageHeader, PageKind};
 use runtime::prng::Prng;
 use storage::device::sim::Image;
-use storage::device::{Device, Purpose};
+use storage::device::{Device, IoPurpose};
 use whole_system::soak::seeds;
 
 use super::raid5_crash::{cut, open, run};
@@ -37,7 +37,7 @@ impl Copies {
     fn look(&mut self, images: &[Image], what: &str) {
         for device in devices_of(images.to_vec()) {
             let length = usize::try_from(images[0].size_bytes()).expect("small");
-            let bytes = device.read(Purpose::Home, 0, length).expect("nothing fails");
+            let bytes = device.read(IoPurpose::Home, 0, length).expect("nothing fails");
             for page in bytes.as_chunks::<PAGE_BYTES>().0 {
                 self.note(page, what);
             }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileSystem};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use format::members::Layout;
 use runtime::clock::{Clock, ManualClock, SimClock};
-use runtime::sync::sim::{Job, Scheduler, sleep_until};
+use runtime::sync::sim::{Scheduler, SimThreadTask, sleep_until};
 use storage::device::sim::{DiskModel, Image, PowerSupply, SimDevice, SimOptions, Timeline};
-use storage::device::{Device, Operation, Purpose};
-use storage::volume::Opening;
+use storage::device::{Device, DeviceOperation, IoPurpose};
+use storage::volume::VolumeDevices;
 
 use super::groups::{content, group_of, groups};
 use super::{Devices, devices_of, get, open, put, shared};
@@ -24,11 +24,11 @@ const TICK_NS: u64 = 100_000_000;
 /// second. Of `removed` in 12 files nothing is left.
 fn filled(removed: usize) -> (Vec<Image>, u64) {
     let devices = devices_of(vec![Image::blank(DEVICE_BYTES); 2]);
-    let options = CreateOptions::new(DEVICE_BYTES, [5; 64]);
+    let options = PoolCreateOptions::new(DEVICE_BYTES, [5; 64]);
     Pool::create_on(&shared(&devices[..1]), Layout::Single, &ManualClock::new(), &options)
         .expect("it fits");
     let pool = open(&devices[..1]).expect("it was closed");
-    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
     for file in 0..FILES {
         put(&pool, &format!("f{file}"), &content(file, 1, FILE_BYTES)).expect("there is room");
     }
@@ -60,15 +60,15 @@ fn emptied(images: &[Image], model: DiskModel) -> (u64, Devices) {
     };
     let devices: Devices = images.iter().enumerate().map(device).collect();
     let mut took = 0;
-    let work: Job<'_> = (
+    let work: SimThreadTask<'_> = (
         "emptying".to_owned(),
         Box::new(|| {
-            let opening = Opening { devices: shared(&devices), accepts_missing: false };
-            let options = OpenOptions::default();
+            let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
+            let options = PoolOpenOptions::default();
             let its_clock: Arc<dyn Clock> = Arc::<SimClock>::clone(&clock);
             let pool = Pool::open_members(opening, its_clock, options).expect("all are there");
             let begun = clock.monotonic_ns();
-            pool.remove_disk_group(1).expect("it fits elsewhere");
+            pool.devices().remove_disk_group(1).expect("it fits elsewhere");
             while groups(&pool).len() > 1 {
                 let next_in = pool.tick_paced().expect("nothing fails");
                 let rest = next_in
@@ -100,17 +100,17 @@ fn copied(bytes: u64, model: DiskModel) -> u64 {
     };
     let (from, to) = (device("from"), device("to"));
     let mut took = 0;
-    let work: Job<'_> = (
+    let work: SimThreadTask<'_> = (
         "copying".to_owned(),
         Box::new(|| {
             let mut writes = Vec::new();
             for offset in (0..bytes).step_by(PART_BYTES) {
-                let read = from.read(Purpose::Data, offset, PART_BYTES).expect("in range");
-                let write = Operation::Write { offset, data: vec![read.into()] };
-                writes.push(to.submit(Purpose::Data, write));
+                let read = from.read(IoPurpose::Data, offset, PART_BYTES).expect("in range");
+                let write = DeviceOperation::Write { offset, data: vec![read.into()] };
+                writes.push(to.submit(IoPurpose::Data, write));
             }
             writes.into_iter().for_each(|it| drop(it.wait().expect("in range")));
-            to.flush(Purpose::Data).expect("nothing fails");
+            to.flush(IoPurpose::Data).expect("nothing fails");
             took = clock.monotonic_ns();
         }),
     );

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
-use engine::{CreateOptions, DiskGroupStatus, NewFileset, Pool};
-use format::disk_group::{DiskGroupState, Roles};
+use engine::api::{Caller, FileKind, FileSystem, FsError, NewInode};
+use engine::{DiskGroupStatus, NewFileset, Pool, PoolCreateOptions};
+use format::disk_group::{DiskGroupRoles, DiskGroupState};
 use format::fileset::{FilesetName, NamePart};
 use format::members::Layout;
 use format::placement::Placement;
@@ -12,9 +12,11 @@ use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
-use storage::device::{AlignedBuffer, Device, Operation, Purpose, RequestKind, SharedDevice};
+use storage::device::{
+    AlignedBuffer, Device, DeviceOperation, IoPurpose, RequestKind, SharedDevice,
+};
 use storage::pool::{SuperblockReport, read_superblock};
-use storage::volume::{NewGroup, Opening, Volume};
+use storage::volume::{DiskGroupSpec, Volume, VolumeDevices};
 
 use super::{Devices, POOL_BYTES, cut_at, devices_of, get, new_mirror, open, put, shared};
 
@@ -38,7 +40,7 @@ pub(super) fn new_pool(
         Layout::Mirror => new_mirror(width).iter().map(|device| device.image()).collect(),
         Layout::Single | Layout::RoundRobin | Layout::Stripe { .. } | Layout::Raid5 { .. } => {
             let devices = devices_of(vec![Image::blank(POOL_BYTES); width]);
-            let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+            let mut options = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
             options.geometry.journal_bytes = Some(1 << 20);
             let members = shared(&devices);
             Pool::create_on(&members, layout, &ManualClock::new(), &options).expect("it fits");
@@ -49,16 +51,20 @@ pub(super) fn new_pool(
 }
 
 /// Returns the group of the devices in `which`.
-pub(super) fn group_of(devices: &Devices, layout: Layout, which: &[usize]) -> NewGroup {
+pub(super) fn group_of(devices: &Devices, layout: Layout, which: &[usize]) -> DiskGroupSpec {
     let device = |at: &usize| -> (SharedDevice, [u8; 16]) {
         let id = u8::try_from(100 + at).expect("small");
         (Arc::<storage::device::sim::SimDevice>::clone(&devices[*at]), [id; 16])
     };
-    NewGroup { layout, devices: which.iter().map(device).collect(), roles: Roles::DATA }
+    DiskGroupSpec {
+        layout,
+        devices: which.iter().map(device).collect(),
+        roles: DiskGroupRoles::DATA,
+    }
 }
 
 pub(super) fn groups(pool: &Pool) -> Vec<DiskGroupStatus> {
-    pool.disk_groups().expect("the maps are whole")
+    pool.devices().disk_groups().expect("the maps are whole")
 }
 
 /// Returns what `df` tells: all, and what is left.
@@ -68,9 +74,10 @@ fn space(pool: &Pool) -> (u64, u64) {
 }
 
 pub(super) fn check_all(devices: &Devices, what: &str) {
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     let (volume, _) = Volume::open_members(opening).expect("it was open a moment ago");
-    let report = check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| {});
+    let report =
+        check::run(Arc::clone(volume.device()), check::CheckOptions::default(), &mut |_| {});
     assert!(report.findings.is_empty(), "{what}: {:?}", report.findings);
     assert!(report.stopped.is_none(), "{what}: {:?}", report.stopped);
 }
@@ -107,7 +114,8 @@ fn what_is_written_after_a_group_was_added_lies_on_all_groups() {
         put(&pool, "before", &content(0, 0, MIB)).expect("there is room");
         let (capacity, available) = space(&pool);
         let which: Vec<usize> = (width..width + more).collect();
-        let number = pool.add_disk_group(&group_of(&devices, added, &which)).expect("it fits");
+        let number =
+            pool.devices().add_disk_group(&group_of(&devices, added, &which)).expect("it fits");
         assert_eq!(number, 1, "{what}");
         let after = space(&pool);
         assert!(after.0 > capacity && after.1 > available, "{what}: {after:?}");
@@ -156,7 +164,7 @@ fn a_full_pool_that_is_added_to_has_room_for_maps() {
         .take_while(|name| put(&pool, &format!("f{name}"), &content(*name, 0, 200 << 10)).is_ok());
     let filled = filled.count();
     assert!((10..90).contains(&filled), "{filled}");
-    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
     let (caller, new) = (Caller::root(), NewInode::new(FileKind::Regular, 0o644));
     let ino = pool.create(&caller, pool.root(), b"long", new, None).expect("there is room").ino;
     for leaf in 0..1000 {
@@ -189,14 +197,14 @@ fn a_full_pool_that_is_added_to_has_room_for_maps() {
 fn holes_of_a_pool_of_two_groups_are_found() {
     let bytes = 72 << 20;
     let devices = devices_of(vec![Image::blank(bytes); 2]);
-    let mut options = CreateOptions::new(bytes, [5; 64]);
+    let mut options = PoolCreateOptions::new(bytes, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     options.geometry.segment_bytes = Some(128 << 10);
     let first = shared(&devices[..1]);
     Pool::create_on(&first, Layout::Single, &ManualClock::new(), &options).expect("it fits");
     let devices = devices_of(devices.iter().map(|device| device.image()).collect());
     let pool = open(&devices[..1]).expect("it was closed");
-    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
     let (caller, bytes) = (Caller::root(), 48 << 10);
     let name = |number: usize| format!("f{number}");
     let fits = |number: &usize| put(&pool, &name(*number), &content(*number, 0, bytes)).is_ok();
@@ -227,14 +235,14 @@ fn holes_of_a_pool_of_two_groups_are_found() {
 #[test]
 fn stripes_beside_a_single_have_fronts_of_their_own() {
     let devices = devices_of(vec![Image::blank(16 * POOL_BYTES); 4]);
-    let mut options = CreateOptions::new(16 * POOL_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(16 * POOL_BYTES, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     options.geometry.group_bytes = Some(120 << 20);
     options.geometry.segment_bytes = Some(128 << 10);
     let first = shared(&devices[..1]);
     Pool::create_on(&first, Layout::Single, &ManualClock::new(), &options).expect("it fits");
     let pool = open(&devices[..1]).expect("a new pool opens");
-    pool.add_disk_group(&group_of(&devices, RAID5, &[1, 2, 3])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, RAID5, &[1, 2, 3])).expect("it fits");
     let geometry = pool.status().geometry;
     let added = geometry.added[0].first;
     assert!(geometry.front_segments(added) > geometry.front_segments(0), "{geometry:?}");
@@ -275,7 +283,7 @@ fn what_cannot_be_added_is_refused() {
         (group_of(&small, Layout::Single, &[0]), "too few"),
     ];
     for (group, words) in cases {
-        let error = pool.add_disk_group(&group).expect_err(words).to_string();
+        let error = pool.devices().add_disk_group(&group).expect_err(words).to_string();
         assert!(error.contains(words), "{error}");
     }
     assert_eq!(devices[0].time(), written, "nothing was written");
@@ -301,7 +309,7 @@ fn is_left_out(kind: RequestKind, nth: u64, layout: Layout, width: usize) -> boo
     let pool = open(&devices[..width]).expect("it was closed");
     let faults = vec![Fault::Fail { kind, nth, persists: true }];
     devices[width].arm(FaultPlan { faults });
-    let error = pool.add_disk_group(&group_of(&devices, Layout::Single, &[width]));
+    let error = pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[width]));
     let Err(error) = error.map_err(|error| error.to_string()) else { return false };
     let name = format!("/sim/d{width}");
     assert!(error.contains(&name) && error.contains("nothing was added"), "{what}: {error}");
@@ -326,7 +334,7 @@ fn a_cut_while_a_failed_addition_is_taken_back_leaves_one_history() {
     let begun = devices[0].time();
     let faults = vec![Fault::Fail { kind: RequestKind::Flush, nth: 4, persists: true }];
     devices[2].arm(FaultPlan { faults });
-    let error = pool.add_disk_group(&group_of(&devices, Layout::Single, &[2]));
+    let error = pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[2]));
     assert!(error.expect_err("it fails").to_string().contains("nothing was added"));
     let recordings: Vec<_> = devices[..2].iter().map(|device| device.recording()).collect();
     let mut prng = Prng::from_seed(3);
@@ -356,14 +364,17 @@ fn a_member_that_misses_one_write_while_it_is_added_is_found_out() {
             let pool = open(&devices[..1]).expect("it was closed");
             let faults = vec![Fault::Fail { kind, nth, persists: false }];
             devices[2].arm(FaultPlan { faults });
-            let error = pool.add_disk_group(&group_of(&devices, Layout::Mirror, &[1, 2]));
+            let error = pool.devices().add_disk_group(&group_of(&devices, Layout::Mirror, &[1, 2]));
             let error = error.expect_err("one of them has not all").to_string();
             assert!(error.contains("/sim/d2") && error.contains("nothing was added"), "{error}");
             assert_eq!(groups(&pool).len(), 1, "{kind:?} {nth}");
             put(&pool, "f", b"it goes on").expect("the first device has not failed");
             let others = group_of(&devices, Layout::Mirror, &[3, 4]);
-            pool.add_disk_group(&others).expect("these are well");
-            assert!(pool.members().iter().all(|it| it.member.is_online()), "{kind:?} {nth}");
+            pool.devices().add_disk_group(&others).expect("these are well");
+            assert!(
+                pool.devices().members().iter().all(|it| it.member.is_online()),
+                "{kind:?} {nth}"
+            );
         }
     }
 }
@@ -377,7 +388,7 @@ fn what_cannot_be_read_while_a_group_is_added_leaves_nothing_behind() {
     for (layout, width) in [(Layout::Single, 1), (Layout::Mirror, 2)] {
         let images = [vec![Image::blank(120 << 20)], vec![Image::blank(20 << 20); width]];
         let devices = devices_of(images.concat());
-        let mut options = CreateOptions::new(120 << 20, [5; 64]);
+        let mut options = PoolCreateOptions::new(120 << 20, [5; 64]);
         options.geometry.journal_bytes = Some(1 << 20);
         options.geometry.segment_bytes = Some(128 << 10);
         options.geometry.group_bytes = Some(2 << 20);
@@ -386,13 +397,13 @@ fn what_cannot_be_read_while_a_group_is_added_leaves_nothing_behind() {
         let pool = open(&devices[..1]).expect("it is new");
         let which: Vec<usize> = (1..=width).collect();
         let group = group_of(&devices, layout, &which);
-        pool.add_disk_group(&group).expect("it fits");
+        pool.devices().add_disk_group(&group).expect("it fits");
         let root: FilesetName = "root".parse().expect("a name");
         pool.set_placement(&root, &[], (Placement::Group(1), false)).expect("it is there");
         for name in 0..15 {
             put(&pool, &format!("f{name}"), &content(name, 0, MIB)).expect("there is room");
         }
-        pool.remove_disk_group(1).expect("it fits elsewhere");
+        pool.devices().remove_disk_group(1).expect("it fits elsewhere");
         for round in 0.. {
             pool.tick().expect("nothing fails");
             if groups(&pool).len() == 1 {
@@ -408,7 +419,7 @@ fn what_cannot_be_read_while_a_group_is_added_leaves_nothing_behind() {
         devices[0].arm(FaultPlan { faults: vec![fault] });
         let which: Vec<usize> = (1..=width).collect();
         let group = group_of(&devices, layout, &which);
-        let error = pool.add_disk_group(&group).expect_err("the table cannot be read");
+        let error = pool.devices().add_disk_group(&group).expect_err("the table cannot be read");
         assert!(error.to_string().contains("/sim/d0"), "{error}");
         devices[0].arm(FaultPlan::none());
         assert_eq!(groups(&pool).len(), 1, "{}", layout.word());
@@ -421,7 +432,7 @@ fn what_cannot_be_read_while_a_group_is_added_leaves_nothing_behind() {
         assert_eq!(get(&left, "f").as_deref(), Some(&b"it goes on"[..]));
         drop(left);
 
-        pool.add_disk_group(&group).expect("now it can be read");
+        pool.devices().add_disk_group(&group).expect("now it can be read");
         let (capacity, _) = space(&pool);
         for name in 0..12 {
             put(&pool, &format!("f{name}"), &content(name, 1, MIB)).expect("there is room");
@@ -442,18 +453,18 @@ fn a_member_that_has_left_fails_nothing() {
         let devices = new_pool(Layout::Single, 1, width, POOL_BYTES);
         let pool = open(&devices[..1]).expect("it was closed");
         let which: Vec<usize> = (1..=width).collect();
-        pool.add_disk_group(&group_of(&devices, layout, &which)).expect("it fits");
+        pool.devices().add_disk_group(&group_of(&devices, layout, &which)).expect("it fits");
         pool.close().expect("nothing fails");
         drop(pool);
-        let opening = Opening { devices: shared(&devices), accepts_missing: false };
+        let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
         let (volume, _) = Volume::open_members(opening).expect("all are there");
         let before = volume.device();
         for device in &devices[1..] {
             let faults = vec![Fault::Fail { kind: RequestKind::Flush, nth: 0, persists: false }];
             device.arm(FaultPlan { faults });
         }
-        let ticket = before.submit(Purpose::Data, Operation::Flush);
-        volume.take_group_out(1).expect("the others have the label");
+        let ticket = before.submit(IoPurpose::Data, DeviceOperation::Flush);
+        volume.membership().take_group_out(1).expect("the others have the label");
         ticket.wait().unwrap_or_else(|error| panic!("{}: {error}", layout.word()));
     }
 }
@@ -463,7 +474,7 @@ fn a_member_that_has_left_fails_nothing() {
 fn what_lay_on_a_device_is_no_group_of_the_pool() {
     let devices = new_pool(Layout::Single, 1, 1, 3 * POOL_BYTES);
     let pool = open(&devices[..1]).expect("it was closed");
-    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
     for name in 0..12 {
         put(&pool, &format!("f{name}"), &content(name, 1, MIB)).expect("there is room");
     }
@@ -473,7 +484,7 @@ fn what_lay_on_a_device_is_no_group_of_the_pool() {
     let first = new_pool(Layout::Single, 1, 0, 0)[0].image();
     let devices = devices_of(vec![first, old]);
     let pool = open(&devices[..1]).expect("it is new");
-    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
     for name in 0..12 {
         put(&pool, &format!("f{name}"), &content(name, 2, MIB)).expect("there is room");
     }
@@ -519,7 +530,7 @@ fn a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing() {
         // What is there before is of an earlier use.
         let junk = AlignedBuffer::copy_of(&[0xa5; 4096]);
         for device in &devices[width..] {
-            device.write(Purpose::Data, 3 << 20, junk.clone()).expect("in range");
+            device.write(IoPurpose::Data, 3 << 20, junk.clone()).expect("in range");
         }
         let devices = devices_of(devices.iter().map(|device| device.image()).collect());
         let pool = open(&devices[..width]).expect("it was closed");
@@ -527,7 +538,7 @@ fn a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing() {
         let now = || devices.iter().map(|device| device.time()).max().expect("there are devices");
         let begun = now();
         let which: Vec<usize> = (width..width + more).collect();
-        pool.add_disk_group(&group_of(&devices, added, &which)).expect("it fits");
+        pool.devices().add_disk_group(&group_of(&devices, added, &which)).expect("it fits");
         let is_added = now();
         let mut acknowledged = Vec::new();
         for name in 0..6 {
@@ -574,7 +585,7 @@ fn a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing() {
 fn a_pool_is_not_opened_without_one_of_its_groups() {
     let devices = new_pool(Layout::Single, 1, 2, POOL_BYTES);
     let pool = open(&devices[..1]).expect("it was closed");
-    pool.add_disk_group(&group_of(&devices, Layout::Mirror, &[1, 2])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, Layout::Mirror, &[1, 2])).expect("it fits");
     pool.close().expect("nothing fails");
     drop(pool);
     let images: Vec<Image> = devices.iter().map(|device| device.image()).collect();
@@ -600,19 +611,20 @@ fn a_member_of_an_added_group_is_replaced() {
         let pool = open(&devices[..width]).expect("it was closed");
         pool.tick().expect("nothing fails");
         let which: Vec<usize> = (width..2 * width).collect();
-        pool.add_disk_group(&group_of(&devices, layout, &which)).expect("it fits");
+        pool.devices().add_disk_group(&group_of(&devices, layout, &which)).expect("it fits");
         for name in 0..8 {
             put(&pool, &format!("f{name}"), &content(name, 1, MIB / 2)).expect("there is room");
         }
         let new: SharedDevice = Arc::<SimDevice>::clone(&devices[2 * width]);
         let slot = 2 * width - 1;
         if is_by_spare {
-            pool.add_spare(new, [9; 16]).expect("it fits");
-            pool.fail_member(slot).expect("the other has all");
+            pool.devices().add_spare(new, [9; 16]).expect("it fits");
+            pool.devices().fail_member(slot).expect("the other has all");
         } else {
-            pool.replace_member(slot, new, [9; 16]).expect("the others have all");
+            pool.devices().replace_member(slot, new, [9; 16]).expect("the others have all");
         }
-        let is_whole = |pool: &Pool| pool.members().iter().all(|it| it.member.is_online());
+        let is_whole =
+            |pool: &Pool| pool.devices().members().iter().all(|it| it.member.is_online());
         for round in 0.. {
             pool.tick().expect("nothing fails");
             put(&pool, "meanwhile", &content(0, round, 100_000)).expect("there is room");
@@ -635,21 +647,21 @@ fn a_member_of_an_added_group_is_replaced() {
 }
 
 /// Goal: a fileset is made with the placement that is asked for, whatever the one above has, and
-/// what is made in it has that; it can be set elsewhere, clones and forks keep it, and one that no
-/// disk group serves is refused with nothing made. All of it is so after a power cut.
+/// what is made in it has that; it can be set elsewhere, snapshots and clones keep it, and one that
+/// no disk group serves is refused with nothing made. All of it is so after a power cut.
 #[test]
 fn a_fileset_has_the_placement_that_is_asked_for() {
     let devices = new_pool(Layout::Single, 1, 1, POOL_BYTES);
     let pool = open(&devices[..1]).expect("it was closed");
-    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
     let named = |name: &str| -> FilesetName { name.parse().expect("a name") };
     let make = |name: &str, placement| {
         let number = u8::try_from(name.len()).expect("short");
         let new = NewFileset { random: [number; 32], placement, ..NewFileset::default() };
-        pool.create_fileset(&named(name), &new)
+        pool.fileset_admin().create_fileset(&named(name), &new)
     };
     let of_root = |pool: &Pool, name: &str| {
-        let all = pool.filesets_from(0, 100).expect("the table is whole");
+        let all = pool.fileset_admin().filesets_from(0, 100).expect("the table is whole");
         let slot = all.iter().find(|it| it.name == name).expect("it was made").slot;
         pool.placement_of_root(slot).expect("its pages are whole")
     };
@@ -660,13 +672,15 @@ fn a_fileset_has_the_placement_that_is_asked_for() {
     assert_eq!(make("none", Some(Placement::Group(2))).err(), Some(FsError::Invalid));
     assert_eq!(make("none", Some(Placement::Striped)).err(), Some(FsError::Invalid));
     make("none", None).expect("nothing of it is there");
-    let clone = NamePart::new("monday").expect("a name");
-    pool.create_clone(&named("a"), &clone, [1; 16]).expect("there is room");
+    let snapshot = NamePart::new("monday").expect("a name");
+    pool.fileset_admin().create_snapshot(&named("a"), &snapshot, [1; 16]).expect("there is room");
     let set = (Placement::Group(0), false);
     pool.set_placement(&named("a"), &[], set).expect("it is there");
-    pool.fork_clone((&named("a"), &clone), &named("fork"), [77; 16]).expect("there is room");
+    pool.fileset_admin()
+        .create_clone((&named("a"), &snapshot), &named("clone"), [77; 16])
+        .expect("there is room");
 
-    let uuid = pool.hold_fileset(&named("a/b")).expect("it is there");
+    let uuid = pool.fileset_admin().hold_fileset(&named("a/b")).expect("it is there");
     let (root, new) = (pool.root_of(uuid).expect("held"), NewInode::new(FileKind::Regular, 0o644));
     pool.create(&Caller::root(), root, b"file", new, None).expect("there is room");
     assert_eq!(pool.placement(&named("a/b"), &[b"file"]), Ok(Placement::Group(0)));
@@ -677,7 +691,7 @@ fn a_fileset_has_the_placement_that_is_asked_for() {
         for (name, placement) in [
             ("a", Placement::Group(0)),
             ("a@monday", Placement::Group(1)),
-            ("fork", Placement::Group(1)),
+            ("clone", Placement::Group(1)),
             ("a/b", Placement::Group(0)),
             ("a/b/c", Placement::Any),
             ("a/b/c/d", Placement::Any),
@@ -698,11 +712,11 @@ fn a_fileset_has_the_placement_that_is_asked_for() {
 fn a_new_fileset_begins_with_the_placement_of_the_one_above() {
     let devices = new_pool(Layout::Single, 1, 1, POOL_BYTES);
     let pool = open(&devices[..1]).expect("it was closed");
-    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
     let make = |name: &str, number: u8| {
         let name: FilesetName = name.parse().expect("a name");
         let new = NewFileset { random: [number; 32], ..NewFileset::default() };
-        pool.create_fileset(&name, &new).expect("there is room");
+        pool.fileset_admin().create_fileset(&name, &new).expect("there is room");
         pool.placement(&name, &[]).expect("it was made")
     };
     assert_eq!(make("a", 1), Placement::Any);

@@ -5,28 +5,29 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-use engine::{OpenOptions, Pool};
-use format::disk_group::Roles;
+use engine::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::{Pool, PoolOpenOptions};
+use format::disk_group::DiskGroupRoles;
 use format::ids::Place;
 use format::members::{Layout, MemberState};
-use format::missed::Parts;
+use format::missed::StaleParts;
 use format::stripes::Stripes;
 use format::superblock::Superblock;
 use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan, Image};
 use storage::device::{
-    AlignedBuffer, DEADLINE_DEFAULT, DeviceError, Purpose, Redundancy, RequestKind, SharedBytes,
+    AlignedBuffer, DEADLINE_DEFAULT, DeviceError, IoPurpose, Redundancy, RequestKind, SharedBytes,
     Ticket,
 };
 use storage::pool::read_superblock;
-use storage::volume::{NewGroup, Opening, ToRemake, Volume};
+use storage::volume::{DiskGroupSpec, RebuildRequest, Volume, VolumeDevices};
 
 use super::groups::{content, group_of, groups, new_pool};
-use super::narrow;
 use super::raid5::{MEMBER_BYTES, all_but, new_raid5};
 use super::reshape::{self, NEW, RAID5, device, states};
-use super::{Devices, POOL_BYTES, devices_of, first_copy, new_mirror, open, put, reopened, shared};
+use super::{
+    Devices, POOL_BYTES, devices_of, first_copy, narrow, new_mirror, open, put, reopened, shared,
+};
 
 /// Ticks in which each of the jobs here ends: fewer than those after which a job that waits for an
 /// answer goes on without it.
@@ -35,7 +36,7 @@ const TICKS_MAX: usize = 32;
 const MUCH: usize = 1100 << 10;
 
 fn volume_of(devices: &Devices) -> (Volume, Superblock) {
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     Volume::open_members(opening).expect("all are there")
 }
 
@@ -67,33 +68,37 @@ impl Uncollected {
         let offset = geometry.device_offset(place, 1).expect("it is there");
         let length = usize::try_from(geometry.segment_bytes()).expect("small");
         let stripes = geometry.stripes().expect("it has stripes");
-        volume.begin_replace(JOINS, device(&devices, MEMBERS), NEW).expect("the others have all");
+        volume
+            .membership()
+            .begin_replace(JOINS, device(&devices, MEMBERS), NEW)
+            .expect("the others have all");
         Uncollected { devices, volume, stripes, place, offset, bytes: content(3, 1, length) }
     }
 
     fn submit(&self) -> Ticket {
         let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(&self.bytes))];
-        self.volume.submit_write(Purpose::Data, self.place, pieces)
+        self.volume.submit_write(IoPurpose::Data, self.place, pieces)
     }
 
     /// Makes the segment anew on the joining member; returns whether it could.
-    fn remake(&self) -> bool {
-        let piece = self.volume.piece_at(self.offset).expect("in the pool");
+    fn rebuild(&self) -> bool {
+        let piece = self.volume.membership().piece_at(self.offset).expect("in the pool");
         let (kept, keeps) = (Redundancy::Parity, BTreeSet::new());
-        let wanted = ToRemake { piece, kept, keeps };
+        let wanted = RebuildRequest { piece, kept, keeps };
         self.volume
-            .remake_pieces(JOINS, &[wanted], &first_copy(), |_, _| {})
+            .membership()
+            .rebuild_pieces(JOINS, &[wanted], &first_copy(), |_, _| {})
             .expect("nothing fails")
             == 1
     }
 
     /// Calls the joining member online; returns whether the data is there and its rows agree.
     fn is_whole(&self) -> bool {
-        let stay = self.volume.stay_in(JOINS).expect("it is there");
-        self.volume.end_join(JOINS, &stay).expect("nothing fails");
+        let stay = self.volume.membership().stay_in(JOINS).expect("it is there");
+        self.volume.membership().end_join(JOINS, &stay).expect("nothing fails");
         let length = self.bytes.len();
-        let read = self.volume.read(Purpose::Data, self.place, length).expect("it can be read");
-        read[..] == self.bytes[..] && self.volume.agrees(Purpose::Data, self.place, length)
+        let read = self.volume.read(IoPurpose::Data, self.place, length).expect("it can be read");
+        read[..] == self.bytes[..] && self.volume.agrees(IoPurpose::Data, self.place, length)
     }
 }
 
@@ -116,7 +121,7 @@ fn a_rebuild_waits_for_the_devices_and_not_for_the_caller_of_a_write() {
         }
         let begun_ns = it.devices[0].now_ns();
         let write = it.submit();
-        assert!(it.remake(), "{late:?}: the rebuild stands still");
+        assert!(it.rebuild(), "{late:?}: the rebuild stands still");
         let took = Duration::from_nanos(it.devices[0].now_ns() - begun_ns);
         assert!(took < DEADLINE_DEFAULT, "{late:?}: {took:?}");
         assert!(it.is_whole(), "{late:?}: a row does not agree");
@@ -132,22 +137,26 @@ fn a_part_that_failed_is_settled_before_a_job_has_its_range() {
     let images = new_mirror(3).iter().map(|device| device.image()).collect::<Vec<_>>();
     let devices = devices_of([images, vec![Image::blank(POOL_BYTES)]].concat());
     let (volume, superblock) = volume_of(&devices[..3].to_vec());
-    volume.begin_replace(JOINS, device(&devices, 3), NEW).expect("the others have all");
-    let place = superblock.geometry.root_place();
+    volume
+        .membership()
+        .begin_replace(JOINS, device(&devices, 3), NEW)
+        .expect("the others have all");
+    let place = superblock.geometry.group_layout().root_place();
     let offset = superblock.geometry.device_offset(place, 1).expect("in a group");
-    let bytes = volume.read_page(Purpose::Home, place).expect("it can be read");
+    let bytes = volume.read_page(IoPurpose::Home, place).expect("it can be read");
     devices[2].arm(fail_writes(0, true));
-    let write = volume.submit_write(Purpose::Home, place, vec![SharedBytes::from(bytes)]);
-    let piece = volume.piece_at(offset).expect("in the pool");
+    let write = volume.submit_write(IoPurpose::Home, place, vec![SharedBytes::from(bytes)]);
+    let piece = volume.membership().piece_at(offset).expect("in the pool");
     let (kept, keeps) = (Redundancy::Copies, BTreeSet::new());
-    let wanted = ToRemake { piece, kept, keeps };
+    let wanted = RebuildRequest { piece, kept, keeps };
     let made = volume
-        .remake_pieces(JOINS, &[wanted], &first_copy(), |_, _| {})
+        .membership()
+        .rebuild_pieces(JOINS, &[wanted], &first_copy(), |_, _| {})
         .expect("the first has all");
     assert_eq!(made, 1, "the rebuild stands still");
     let label = read_superblock(devices[0].as_ref()).expect("a label").current;
     assert_eq!(label.members[2].state, MemberState::Failed, "durable before the range was held");
-    let written = Parts::of(&superblock.geometry, &(offset..offset + 4096));
+    let written = StaleParts::of(&superblock.geometry, &(offset..offset + 4096));
     let missed = label.members[2].missed.expect("it was whole when it went");
     assert!(missed.has_all(&written), "{missed:?}");
     write.wait().expect("the caller hears that the others have it");
@@ -159,15 +168,15 @@ fn a_member_with_answers_to_collect_comes_back() {
     for is_let_go in [false, true] {
         let devices = reopened(&new_mirror(2), &[0, 1]);
         let (volume, superblock) = volume_of(&devices);
-        let place = superblock.geometry.root_place();
-        let bytes = volume.read_page(Purpose::Home, place).expect("it can be read");
-        let write = volume.submit_write(Purpose::Home, place, vec![SharedBytes::from(bytes)]);
+        let place = superblock.geometry.group_layout().root_place();
+        let bytes = volume.read_page(IoPurpose::Home, place).expect("it can be read");
+        let write = volume.submit_write(IoPurpose::Home, place, vec![SharedBytes::from(bytes)]);
         let members = volume.members().expect("there are two");
         let error = DeviceError::Failed { device: "d1".to_owned() };
         members.fail(1, &members.view()[1], error).expect("the other has all");
         match is_let_go {
             true => _ = members.let_go(1).expect("nothing of it is on its way"),
-            false => volume.begin_return_of(1).expect("nothing of it is on its way"),
+            false => volume.membership().begin_return_of(1).expect("nothing of it is on its way"),
         }
         write.wait().expect("the other has it");
     }
@@ -188,8 +197,8 @@ fn on(devices: Devices, width: usize) -> (Devices, Pool) {
     let clock = Arc::new(ManualClock::new());
     // What is written now must not count as written long ago.
     clock.advance_ns(3_600_000_000_000);
-    let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
-    let opening = Opening { devices: shared(&devices[..width]), accepts_missing: false };
+    let options = PoolOpenOptions { cache_bytes: 1 << 20, ..PoolOpenOptions::default() };
+    let opening = VolumeDevices { devices: shared(&devices[..width]), accepts_missing: false };
     let pool = Pool::open_members(opening, clock, options).expect("it was closed");
     pool.tick().expect("nothing fails");
     (devices, pool)
@@ -213,7 +222,7 @@ fn single() -> (Devices, Pool) {
 
 fn two_groups() -> (Devices, Pool) {
     let (devices, pool) = on(new_pool(RAID5, 3, 3, 3 * POOL_BYTES), 3);
-    pool.add_disk_group(&group_of(&devices, RAID5, &[3, 4, 5])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, RAID5, &[3, 4, 5])).expect("it fits");
     for name in 0..8 {
         put(&pool, &format!("f{name}"), &content(name, 1, 200_000)).expect("there is room");
     }
@@ -222,22 +231,23 @@ fn two_groups() -> (Devices, Pool) {
 
 fn two_mains() -> (Devices, Pool) {
     let (devices, pool) = on(new_pool(RAID5, 3, 3, 3 * POOL_BYTES), 3);
-    let roles = Roles { data: true, metadata: true, journal: true };
-    let new = NewGroup { roles, ..group_of(&devices, RAID5, &[3, 4, 5]) };
-    pool.add_disk_group(&new).expect("it fits");
+    let roles = DiskGroupRoles { data: true, metadata: true, journal: true };
+    let new = DiskGroupSpec { roles, ..group_of(&devices, RAID5, &[3, 4, 5]) };
+    pool.devices().add_disk_group(&new).expect("it fits");
     (devices, pool)
 }
 
-const SCRUB: fn(&Pool, &Devices) = |pool, _| assert!(pool.scrub().expect("there are several"));
+const SCRUB: fn(&Pool, &Devices) =
+    |pool, _| assert!(pool.devices().scrub().expect("there are several"));
 const REPLACE: fn(&Pool, &Devices) = |pool, devices| {
-    pool.fail_member(1).expect("the others have all");
+    pool.devices().fail_member(1).expect("the others have all");
     let new = device(devices, devices.len() - 1);
-    pool.replace_member(1, new, NEW).expect("it fits");
+    pool.devices().replace_member(1, new, NEW).expect("it fits");
 };
 const RETURN: fn(&Pool, &Devices) = |pool, _| {
-    pool.fail_member(1).expect("the others have all");
+    pool.devices().fail_member(1).expect("the others have all");
     write_at(pool, "meanwhile");
-    pool.return_member_in(1).expect("it is there");
+    pool.devices().return_member_in(1).expect("it is there");
 };
 
 fn write_at(pool: &Pool, name: &str) {
@@ -253,37 +263,39 @@ const TABLE: &[Idle] = &[
     ("the return to a raid5", raid5, RETURN),
     ("the return to a mirror", mirror, RETURN),
     ("a raid5 that gets wider", raid5, |pool, devices| {
-        pool.widen(0, device(devices, 3), NEW).expect("it fits");
+        pool.devices().widen(0, device(devices, 3), NEW).expect("it fits");
     }),
-    ("a raid5 that gets narrower", to_narrow, |pool, _| pool.narrow(2).expect("it fits")),
+    ("a raid5 that gets narrower", to_narrow, |pool, _| pool.devices().narrow(2).expect("it fits")),
     ("a member for one device", single, |pool, devices| {
-        pool.attach_member(0, device(devices, 1), NEW).expect("it fits");
+        pool.devices().attach_member(0, device(devices, 1), NEW).expect("it fits");
     }),
     ("a member more for a mirror", mirror, |pool, devices| {
-        pool.attach_member(0, device(devices, 2), NEW).expect("it fits");
+        pool.devices().attach_member(0, device(devices, 2), NEW).expect("it fits");
     }),
     ("a member less for a mirror", mirror, |pool, _| {
-        let detached = pool.detach_member(1, true).expect("the other has all");
+        let detached = pool.devices().detach_member(1, true).expect("the other has all");
         (0..8).for_each(|_| pool.tick().expect("nothing fails"));
         assert_eq!(detached.unanswered(), 0, "nothing of it is on its way");
     }),
     ("a disk group that goes", two_groups, |pool, _| {
-        pool.remove_disk_group(1).expect("it fits elsewhere");
+        pool.devices().remove_disk_group(1).expect("it fits elsewhere");
     }),
     ("metadata that moves", two_mains, |pool, _| {
-        pool.remove_disk_group(0).expect("it fits elsewhere");
+        pool.devices().remove_disk_group(0).expect("it fits elsewhere");
     }),
     ("a fileset that is freed", raid5, |pool, _| {
         let name = "gone".parse().expect("a name");
-        pool.create_fileset(&name, &engine::NewFileset::default()).expect("there is room");
-        pool.delete_fileset(&name).expect("it is there");
+        pool.fileset_admin()
+            .create_fileset(&name, &engine::NewFileset::default())
+            .expect("there is room");
+        pool.fileset_admin().delete_fileset(&name).expect("it is there");
     }),
 ];
 
 fn is_settled(pool: &Pool) -> bool {
     pool.jobs().is_empty()
         && !states(pool).contains(&MemberState::Joining)
-        && !pool.is_freeing().expect("the table is whole")
+        && !pool.fileset_admin().is_freeing().expect("the table is whole")
 }
 
 /// Goal: each job ends on a pool of which nothing is asked any more. Method: data is on its way to
@@ -314,17 +326,21 @@ fn a_member_that_failed_a_write_is_left_out_without_a_further_request() {
     for new in [raid5, mirror] {
         let (devices, pool) = new();
         let width = devices.len() - 1;
-        pool.add_spare(device(&devices, width), NEW).expect("it fits");
+        pool.devices().add_spare(device(&devices, width), NEW).expect("it fits");
         devices[1].arm(fail_writes(0, true));
         write_much(&pool);
         for _ in 0..TICKS_MAX {
             pool.tick().expect("the others have all");
-            if pool.spares().is_empty() && is_settled(&pool) {
+            if pool.devices().spares().is_empty() && is_settled(&pool) {
                 break;
             }
         }
         let states = states(&pool);
-        assert!(pool.spares().is_empty() && is_settled(&pool), "{states:?}: {:?}", pool.jobs());
+        assert!(
+            pool.devices().spares().is_empty() && is_settled(&pool),
+            "{states:?}: {:?}",
+            pool.jobs()
+        );
         assert_eq!(states, vec![MemberState::Online; width], "the spare has all");
         let kept: Devices =
             all_but(width, 1).into_iter().chain([width]).map(|at| devices[at].clone()).collect();

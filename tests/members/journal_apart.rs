@@ -1,22 +1,22 @@
 //! The journal of a pool in use moves to devices of its own and back, and what a power cut leaves.
 
 use engine::DiskGroupError;
-use format::disk_group::Roles;
+use format::disk_group::DiskGroupRoles;
 use format::geometry::POOL_BYTES_MIN;
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
-use storage::device::{Purpose, RequestKind};
-use storage::volume::{AddGroupError, NewGroup};
+use storage::device::{IoPurpose, RequestKind};
+use storage::volume::{AddGroupError, DiskGroupSpec};
 
 use super::groups::{check_all, content, goes_on, group_of, groups, labelled, new_pool};
 use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put};
 
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
 
-fn for_journal(devices: &Devices, layout: Layout, which: &[usize]) -> NewGroup {
-    NewGroup { roles: Roles::JOURNAL, ..group_of(devices, layout, which) }
+fn for_journal(devices: &Devices, layout: Layout, which: &[usize]) -> DiskGroupSpec {
+    DiskGroupSpec { roles: DiskGroupRoles::JOURNAL, ..group_of(devices, layout, which) }
 }
 
 /// Goal: a cut at any moment while the journal moves to devices of its own, or back, leaves it in
@@ -45,11 +45,12 @@ fn a_cut_while_the_journal_moves_loses_nothing() {
         write(0..3, &mut acknowledged);
         let begun = now();
         let which: Vec<usize> = (width..width + more).collect();
-        let number = pool.add_disk_group(&for_journal(&devices, layout, &which)).expect("it fits");
+        let number =
+            pool.devices().add_disk_group(&for_journal(&devices, layout, &which)).expect("it fits");
         let is_there = now();
         write(3..6, &mut acknowledged);
         let leaves = now();
-        pool.remove_disk_group(number).expect("the first has room for it");
+        pool.devices().remove_disk_group(number).expect("the first has room for it");
         let is_back = now();
         assert_eq!(groups(&pool).len(), 1);
         write(6..9, &mut acknowledged);
@@ -91,9 +92,10 @@ fn the_journal_moves_there_and_back() {
     let mut devices = new_pool(Layout::Mirror, 2, 3, POOL_BYTES);
     devices.extend(devices_of(vec![Image::blank(1 << 20)]));
     let pool = open(&devices[..2]).expect("it was closed");
-    let journal = |at: usize| devices[at].counts().of(Purpose::Journal, RequestKind::Write).bytes;
+    let journal = |at: usize| devices[at].counts().of(IoPurpose::Journal, RequestKind::Write).bytes;
     let refused = |layout, which: &[usize]| {
-        let error = pool.add_disk_group(&for_journal(&devices, layout, which)).expect_err("no");
+        let error =
+            pool.devices().add_disk_group(&for_journal(&devices, layout, which)).expect_err("no");
         let written: u64 = which.iter().map(|at| devices[*at].counts().writes()).sum();
         assert_eq!(written, 0, "{error}");
         error
@@ -105,7 +107,7 @@ fn the_journal_moves_there_and_back() {
 
     put(&pool, "before", &content(1, 1, 50_000)).expect("there is room");
     let group = for_journal(&devices, Layout::Mirror, &[2, 3]);
-    let number = pool.add_disk_group(&group).expect("it fits");
+    let number = pool.devices().add_disk_group(&group).expect("it fits");
     let error = refused(Layout::Single, &[4]);
     let is_second = matches!(&error, DiskGroupError::Add(AddGroupError::Journal { number: 1 }));
     assert!(is_second, "{error}");
@@ -115,7 +117,7 @@ fn the_journal_moves_there_and_back() {
     assert_eq!(before[..2], after[..2], "the first has none of it any more");
     assert!(after[2] > before[2] && after[3] > before[3], "{before:?}, {after:?}");
 
-    pool.remove_disk_group(number).expect("the first has room for it");
+    pool.devices().remove_disk_group(number).expect("the first has room for it");
     let moved: Vec<u64> = (2..4).map(journal).collect();
     put(&pool, "back", &content(3, 1, 50_000)).expect("there is room");
     assert_eq!((2..4).map(journal).collect::<Vec<_>>(), moved, "nothing goes there any more");
@@ -138,7 +140,7 @@ fn what_is_taken_for_the_journal_is_opened_again() {
     for (bytes, fits) in [(least - 4096, false), (least, true), (least + 4096, true)] {
         let devices = new_pool(Layout::Single, 1, 1, bytes);
         let pool = open(&devices[..1]).expect("it was closed");
-        let added = pool.add_disk_group(&for_journal(&devices, Layout::Single, &[1]));
+        let added = pool.devices().add_disk_group(&for_journal(&devices, Layout::Single, &[1]));
         assert_eq!(added.is_ok(), fits, "{bytes}: {added:?}");
         put(&pool, "f", &content(1, 1, 50_000)).expect("there is room");
         pool.close().expect("nothing fails");
@@ -151,7 +153,7 @@ fn what_is_taken_for_the_journal_is_opened_again() {
     devices.push(SimDevice::new(2 * POOL_BYTES, options));
     let pool = open(&devices[..2]).expect("it was closed");
     let group = for_journal(&devices, Layout::Mirror, &[2, 3]);
-    let error = pool.add_disk_group(&group).expect_err("the log ends at sectors of 512");
+    let error = pool.devices().add_disk_group(&group).expect_err("the log ends at sectors of 512");
     assert!(error.to_string().contains("in sectors of 512"), "{error}");
     assert_eq!(devices[2].counts().writes() + devices[3].counts().writes(), 0);
     put(&pool, "f", &content(1, 1, 50_000)).expect("it goes on");
@@ -164,18 +166,18 @@ fn a_journal_that_cannot_be_read_stays() {
     let devices = new_pool(Layout::Single, 1, 1, POOL_BYTES);
     let pool = open(&devices[..1]).expect("it was closed");
     let group = for_journal(&devices, Layout::Single, &[1]);
-    let number = pool.add_disk_group(&group).expect("it fits");
+    let number = pool.devices().add_disk_group(&group).expect("it fits");
     put(&pool, "f", &content(1, 1, 50_000)).expect("there is room");
     let journal_offset = pool.status().geometry.journal_offset;
     let bad = |offset| FaultPlan::none().with(Fault::BadSector { offset });
     devices[1].arm(bad(journal_offset));
-    let error = pool.remove_disk_group(number).expect_err("a head cannot be read");
+    let error = pool.devices().remove_disk_group(number).expect_err("a head cannot be read");
     assert!(error.to_string().contains("the journal is where it was"), "{error}");
     put(&pool, "g", &content(2, 1, 50_000)).expect("it goes on");
     // Some of them behind the end, and none in the few pages before it.
     let far = (1..16).map(|nth| Fault::BadSector { offset: journal_offset + nth * (64 << 10) });
     devices[1].arm(far.fold(FaultPlan::none(), FaultPlan::with));
-    pool.remove_disk_group(number).expect("nobody needs it");
+    pool.devices().remove_disk_group(number).expect("nobody needs it");
     put(&pool, "h", &content(3, 1, 50_000)).expect("it goes on");
     pool.close().expect("nothing fails");
     drop(pool);

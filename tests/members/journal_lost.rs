@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use engine::Pool;
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-use format::disk_group::Roles;
+use engine::api::{Caller, FileKind, FileSystem, NewInode};
+use format::disk_group::DiskGroupRoles;
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, PowerSupply, SimDevice, SimOptions, Timeline};
 use storage::device::{RequestKind, SharedDevice};
-use storage::volume::NewGroup;
+use storage::volume::DiskGroupSpec;
 
 use super::groups::{check_all, content, group_of, groups, labelled, new_pool};
 use super::{Devices, POOL_BYTES, devices_of, get, open, put};
@@ -49,9 +49,11 @@ impl Shape {
         let devices = new_pool(layout, width, self.journal.1 + 1, POOL_BYTES);
         let pool = open(&devices[..width]).expect("it was closed");
         let which: Vec<usize> = self.journal().collect();
-        let group =
-            NewGroup { roles: Roles::JOURNAL, ..group_of(&devices, self.journal.0, &which) };
-        pool.add_disk_group(&group).expect("it fits");
+        let group = DiskGroupSpec {
+            roles: DiskGroupRoles::JOURNAL,
+            ..group_of(&devices, self.journal.0, &which)
+        };
+        pool.devices().add_disk_group(&group).expect("it fits");
         put(&pool, "early", &content(99, 0, 30_000)).expect("there is room");
         pool.close().expect("nothing fails");
         drop(pool);
@@ -124,7 +126,7 @@ impl Life {
     /// Uses the pool: small and large files, names without a sync, checkpoints, labels, ticks.
     fn live(&mut self, pool: &Pool, what: &str) {
         let expected = |done: Result<(), _>| {
-            done.unwrap_or_else(|error: engine::vnode::api::FsError| panic!("{what}: {error}"));
+            done.unwrap_or_else(|error: engine::api::FsError| panic!("{what}: {error}"));
         };
         for name in 0..4 {
             self.put(pool, name, 1, what);
@@ -135,7 +137,7 @@ impl Life {
         }
         self.put(pool, 0, 2, what);
         let more = group_of(&self.devices, Layout::Single, &[self.devices.len() - 1]);
-        pool.add_disk_group(&more).unwrap_or_else(|error| panic!("{what}: {error}"));
+        pool.devices().add_disk_group(&more).unwrap_or_else(|error| panic!("{what}: {error}"));
         let new = NewInode::new(FileKind::Regular, 0o600);
         for name in 0..12 {
             let name = format!("nameless-{name}");
@@ -260,7 +262,7 @@ fn the_last_device_of_the_journal_may_fail_at_any_moment() {
     assert!(count > 100, "{count}");
 }
 
-/// Goal: a power cut while a lost journal is made anew leaves a pool that is refused, as one whose
+/// Goal: a power cut while a lost journal is rebuilt leaves a pool that is refused, as one whose
 /// journal is away, or one that has all that was acknowledged. From the first acknowledgement after
 /// the failure on it has. Method: a cut at each event after the failure, for some of the failures,
 /// in several states; the pool is opened without the devices of the journal, and with them.
@@ -341,7 +343,7 @@ fn a_label_finds_that_the_journal_is_lost_and_a_tick_makes_it_anew() {
         life.put(&pool, 0, 1, &what);
         shape.journal().for_each(|at| devices[at].arm(dies_at(RequestKind::Write, 0)));
         let more = group_of(&devices, Layout::Single, &[devices.len() - 1]);
-        pool.add_disk_group(&more).expect("the others do as they are told");
+        pool.devices().add_disk_group(&more).expect("the others do as they are told");
         assert_eq!(groups(&pool).len(), 3, "{what}: nobody has looked");
         assert!(pool.status().lost_journal.is_none(), "{what}");
         let images = devices.iter().map(|device| device.durable_image()).collect();
@@ -388,7 +390,7 @@ fn the_journal_may_be_lost_while_the_pool_is_closed() {
     }
 }
 
-/// Goal: of a second failure while a lost journal is made anew nobody is told that something is
+/// Goal: of a second failure while a lost journal is rebuilt nobody is told that something is
 /// durable which is not: the pool turns read-only where it needs the device, and else goes on.
 /// Method: a device of the first disk group fails in each of its writes and flushes from the loss
 /// on.
@@ -446,7 +448,9 @@ fn a_journal_that_has_just_moved_may_be_lost_again_and_again() {
         let what = format!("{at}");
         life.put(&pool, 1, at, &what);
         let group = group_of(&devices, Layout::Single, &[at]);
-        let number = pool.add_disk_group(&NewGroup { roles: Roles::JOURNAL, ..group });
+        let number = pool
+            .devices()
+            .add_disk_group(&DiskGroupSpec { roles: DiskGroupRoles::JOURNAL, ..group });
         number.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(pool.status().lost_journal, None, "{what}");
         // What was never checked in since it moved, and what was.
@@ -480,7 +484,7 @@ fn the_journal_may_be_lost_while_a_member_of_it_is_made_whole() {
         let mut life = Life::of(&devices);
         life.put(&pool, 0, 1, &what);
         let new: SharedDevice = Arc::<SimDevice>::clone(&devices[4]);
-        pool.replace_member(2, new, [77; 16]).expect("the other has all");
+        pool.devices().replace_member(2, new, [77; 16]).expect("the other has all");
         (0..ticks).for_each(|_| pool.tick().expect("nothing fails"));
         for at in [3, 4] {
             devices[at].arm(dies_at(RequestKind::Write, 0));

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
-use engine::{CreateOptions, Pool};
+use engine::api::{Caller, FileSystem};
+use engine::{Pool, PoolCreateOptions};
 use format::geometry::{Geometry, GrowthLimit};
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
@@ -15,7 +15,7 @@ use storage::device::sim::{
 };
 use storage::device::{RequestKind, SharedDevice};
 use storage::pool::read_superblock;
-use storage::volume::{GrowError, Opening, Volume};
+use storage::volume::{GrowError, Volume, VolumeDevices};
 
 use super::groups::{check_all, content, group_of};
 use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put, shared};
@@ -48,7 +48,7 @@ fn devices_ending_at(images: Vec<Image>, end_bytes: u64) -> Devices {
 /// Returns the devices of a new pool, which end at [`SHORT_BYTES`] and can become longer.
 fn new_pool(layout: Layout, width: usize) -> Devices {
     let devices = devices_ending_at(vec![Image::blank(LONG_BYTES); width], SHORT_BYTES);
-    let mut options = CreateOptions::new(SHORT_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(SHORT_BYTES, [5; 64]);
     options.geometry.journal_bytes = Some(MIB);
     if layout.stripe(width).is_none() {
         options.geometry.segment_bytes = Some(128 << 10);
@@ -96,13 +96,14 @@ fn a_full_pool_grows_while_it_is_in_use() {
     let mut files = fill(&pool, 0);
     let mut capacity = space(&pool).0;
     for (round, end) in [SHORT_BYTES + MIB / 2, 20 * MIB, LONG_BYTES].into_iter().enumerate() {
-        let error = pool.grow_disk_group(0).expect_err("it is as long as it was").to_string();
+        let error =
+            pool.devices().grow_disk_group(0).expect_err("it is as long as it was").to_string();
         assert!(error.contains("/sim/d0") && error.contains("truncate"), "{error}");
         extend(&devices, end);
         assert_eq!(space(&pool).0, capacity, "nobody has asked for it");
-        let offered = pool.rooms();
+        let offered = pool.devices().rooms();
         let offered = offered[0].as_ref().expect("all is there");
-        let room = pool.grow_disk_group(0).expect("it is longer");
+        let room = pool.devices().grow_disk_group(0).expect("it is longer");
         assert_eq!((&room, room.limit), (offered, None));
         assert_eq!(room.usable_bytes, end);
         let now = space(&pool).0;
@@ -123,7 +124,7 @@ fn a_full_pool_grows_while_it_is_in_use() {
     assert_eq!(space(&pool).0, capacity);
     put(&pool, "f3", &content(3, 1, 200_000)).expect("there is room");
     verify(&pool, files, "opened again");
-    let error = pool.grow_disk_group(0).expect_err("it has all").to_string();
+    let error = pool.devices().grow_disk_group(0).expect_err("it has all").to_string();
     assert!(error.contains("uses all"), "{error}");
 }
 
@@ -143,7 +144,7 @@ fn a_longer_device_is_opened_as_before() {
         check_all(&longer, "longer");
         let pool = open(&longer).unwrap_or_else(|error| panic!("{was_mounted}: {error}"));
         assert!(capacity.is_none_or(|capacity| space(&pool).0 == capacity));
-        pool.grow_disk_group(0).expect("it is longer");
+        pool.devices().grow_disk_group(0).expect("it is longer");
         put(&pool, "f1", &content(1, 1, 200_000)).expect("there is room");
         pool.close().expect("nothing fails");
         drop(pool);
@@ -177,7 +178,7 @@ fn what_lay_behind_the_end_is_no_group_of_the_pool() {
     let before = devices[0].image();
     let pool = open(&devices).expect("it is new");
     extend(&devices, LONG_BYTES);
-    pool.grow_disk_group(0).expect("it is longer");
+    pool.devices().grow_disk_group(0).expect("it is longer");
     fill(&pool, 0);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -185,7 +186,7 @@ fn what_lay_behind_the_end_is_no_group_of_the_pool() {
     let devices = devices_ending_at(vec![mixed], SHORT_BYTES);
     let pool = open(&devices).expect("it is as it was made");
     extend(&devices, LONG_BYTES);
-    pool.grow_disk_group(0).expect("it is longer");
+    pool.devices().grow_disk_group(0).expect("it is longer");
     let files = fill(&pool, 0);
     verify(&pool, files, "on what was there");
     pool.close().expect("nothing fails");
@@ -201,7 +202,7 @@ fn a_device_that_is_cut_again_is_refused() {
     let pool = open(&devices).expect("it is new");
     put(&pool, "f0", &content(0, 1, 200_000)).expect("there is room");
     extend(&devices, LONG_BYTES);
-    pool.grow_disk_group(0).expect("it is longer");
+    pool.devices().grow_disk_group(0).expect("it is longer");
     pool.close().expect("nothing fails");
     drop(pool);
     let image = devices[0].image();
@@ -243,7 +244,7 @@ fn cut_at_each_event(layout: Layout, width: usize, tries_max: u64) -> [u64; 2] {
     extend(&devices, LONG_BYTES);
     let now = || devices.iter().map(|device| device.time()).max().expect("there are devices");
     let begun = now();
-    pool.grow_disk_group(0).expect("it is longer");
+    pool.devices().grow_disk_group(0).expect("it is longer");
     let (has_grown, long) = (now(), space(&pool).0);
     let mut acknowledged = Vec::new();
     for name in before..before + 14 {
@@ -274,7 +275,7 @@ fn cut_at_each_event(layout: Layout, width: usize, tries_max: u64) -> [u64; 2] {
                 assert!(found == Some(content(*name, 1, 200_000)), "{what}: file {name}");
             }
             if !is_longer {
-                pool.grow_disk_group(0).unwrap_or_else(|error| panic!("{what}: {error}"));
+                pool.devices().grow_disk_group(0).unwrap_or_else(|error| panic!("{what}: {error}"));
             }
             assert_eq!(space(&pool).0, long, "{what}");
             put(&pool, "after", &content(9, 9, 3_000_000)).expect("there is room");
@@ -300,15 +301,15 @@ fn a_pool_of_each_kind_grows_with_the_smallest_of_its_devices() {
         let mut files = fill(&pool, 0);
         let capacity = space(&pool).0;
         extend(&devices[1..], LONG_BYTES);
-        let error = pool.grow_disk_group(0).expect_err("one is as it was").to_string();
+        let error = pool.devices().grow_disk_group(0).expect_err("one is as it was").to_string();
         assert!(error.contains("the smallest, /sim/d0"), "{what}: {error}");
         extend(&devices, 20 * MIB);
-        let room = pool.grow_disk_group(0).expect("all are longer");
+        let room = pool.devices().grow_disk_group(0).expect("all are longer");
         assert!(room.usable_bytes <= 20 * MIB && room.usable_bytes > 19 * MIB, "{what}: {room:?}");
         assert_eq!((space(&pool).0 - capacity) * 4096, room.more_bytes, "{what}");
         files = fill(&pool, files);
         extend(&devices, LONG_BYTES);
-        pool.grow_disk_group(0).expect("all are longer");
+        pool.devices().grow_disk_group(0).expect("all are longer");
         files = fill(&pool, files);
         verify(&pool, files, &what);
         pool.close().expect("nothing fails");
@@ -340,33 +341,35 @@ fn disk_groups_that_were_added_grow_too() {
         let devices = devices_ending_at(images, SHORT_BYTES + MIB / 2);
         let pool = open(&devices[..1]).expect("it is new");
         let which: Vec<usize> = (1..=width).collect();
-        pool.add_disk_group(&group_of(&devices, layout, &which)).expect("it fits");
+        pool.devices().add_disk_group(&group_of(&devices, layout, &which)).expect("it fits");
         let mut files = fill(&pool, 0);
         extend(&devices, LONG_BYTES);
-        let room = pool.grow_disk_group(1).expect("its devices are longer");
+        let room = pool.devices().grow_disk_group(1).expect("its devices are longer");
         assert_eq!(room.limit.is_some(), layout == Layout::RoundRobin, "{what}: {room:?}");
-        let offered = pool.rooms();
+        let offered = pool.devices().rooms();
         let offered = offered[0].as_ref().expect("it is there");
         assert_eq!(offered.limit, Some(GrowthLimit::Range { disk_group: 1 }), "{what}");
         let capacity = space(&pool).0;
-        let room = pool.grow_disk_group(0).expect("its last group becomes longer");
+        let room = pool.devices().grow_disk_group(0).expect("its last group becomes longer");
         assert_eq!((space(&pool).0 - capacity) * 4096, room.more_bytes, "{what}");
-        let error = pool.grow_disk_group(0).expect_err("the next one begins").to_string();
+        let error = pool.devices().grow_disk_group(0).expect_err("the next one begins").to_string();
         assert!(error.contains("those of disk group 1"), "{what}: {error}");
-        let error = pool.grow_disk_group(2).expect_err("there is none").to_string();
+        let error = pool.devices().grow_disk_group(2).expect_err("there is none").to_string();
         assert!(error.contains("no disk group 2"), "{what}: {error}");
         let before = files;
         files = fill(&pool, files);
         assert!(files > before + 2, "{what}: {before} {files}");
         // One more behind it, and then it has no numbers left.
-        pool.add_disk_group(&group_of(&devices, Layout::Single, &[width + 1])).expect("it fits");
+        pool.devices()
+            .add_disk_group(&group_of(&devices, Layout::Single, &[width + 1]))
+            .expect("it fits");
         pool.close().expect("nothing fails");
         drop(pool);
         check_all(&devices, what);
         let pool = open(&devices).expect("all are there");
         verify(&pool, files, what);
-        pool.remove_disk_group(2).expect("nothing is on it");
-        let error = pool.grow_disk_group(2).expect_err("it goes").to_string();
+        pool.devices().remove_disk_group(2).expect("nothing is on it");
+        let error = pool.devices().grow_disk_group(2).expect_err("it goes").to_string();
         assert!(error.contains("leaves"), "{what}: {error}");
     }
 }
@@ -381,14 +384,16 @@ fn a_mirror_grows_when_both_have_been_replaced() {
     pool.tick().expect("nothing fails");
     let large = devices_of(vec![Image::blank(LONG_BYTES); 2]);
     for (slot, new) in large.iter().enumerate() {
-        let error = pool.grow_disk_group(0).expect_err("one is as small as before").to_string();
+        let error =
+            pool.devices().grow_disk_group(0).expect_err("one is as small as before").to_string();
         assert!(error.contains("uses all"), "{error}");
         let new: SharedDevice = Arc::<SimDevice>::clone(new);
         let id = u8::try_from(slot + 40).expect("small");
-        pool.replace_member(slot, new, [id; 16]).expect("the other has all");
-        let error = pool.grow_disk_group(0).expect_err("one is joining").to_string();
+        pool.devices().replace_member(slot, new, [id; 16]).expect("the other has all");
+        let error = pool.devices().grow_disk_group(0).expect_err("one is joining").to_string();
         assert!(error.contains("is joining"), "{error}");
-        let is_whole = |pool: &Pool| pool.members().iter().all(|it| it.member.is_online());
+        let is_whole =
+            |pool: &Pool| pool.devices().members().iter().all(|it| it.member.is_online());
         for round in 0.. {
             pool.tick().expect("nothing fails");
             if is_whole(&pool) {
@@ -397,14 +402,14 @@ fn a_mirror_grows_when_both_have_been_replaced() {
             assert!(round < 200, "the rebuild does not end");
         }
     }
-    pool.fail_member(1).expect("the other has all");
-    let error = pool.grow_disk_group(0).expect_err("one has failed").to_string();
+    pool.devices().fail_member(1).expect("the other has all");
+    let error = pool.devices().grow_disk_group(0).expect_err("one has failed").to_string();
     assert!(error.contains("is failed") && error.contains("device online"), "{error}");
-    pool.return_member_in(1).expect("it has all but what was written");
-    while !pool.members().iter().all(|it| it.member.is_online()) {
+    pool.devices().return_member_in(1).expect("it has all but what was written");
+    while !pool.devices().members().iter().all(|it| it.member.is_online()) {
         pool.tick().expect("nothing fails");
     }
-    let room = pool.grow_disk_group(0).expect("both are larger");
+    let room = pool.devices().grow_disk_group(0).expect("both are larger");
     assert_eq!(room.usable_bytes, LONG_BYTES);
     let more = fill(&pool, files);
     assert!(more > files + 60, "{files} {more}");
@@ -427,13 +432,13 @@ fn a_member_that_comes_back_to_a_longer_pool_has_all() {
         pool.tick().expect("nothing fails");
         let mut files = fill(&pool, 0);
         extend(&devices, LONG_BYTES);
-        pool.grow_disk_group(0).expect("all are longer");
-        pool.fail_member(1).expect("it can do without");
+        pool.devices().grow_disk_group(0).expect("all are longer");
+        pool.devices().fail_member(1).expect("it can do without");
         files = fill(&pool, files);
-        pool.return_member_in(1).expect("it has what it had");
+        pool.devices().return_member_in(1).expect("it has what it had");
         for round in 0.. {
             pool.tick().expect("nothing fails");
-            if pool.members().iter().all(|it| it.member.is_online()) {
+            if pool.devices().members().iter().all(|it| it.member.is_online()) {
                 break;
             }
             assert!(round < 500, "{}: it does not end", layout.word());
@@ -462,13 +467,13 @@ fn a_write_that_fails_while_a_pool_grows_loses_nothing() {
         extend(&devices, LONG_BYTES);
         let fault = Fault::Fail { kind: RequestKind::Write, nth, persists: false };
         devices[0].arm(FaultPlan { faults: vec![fault] });
-        let grown = pool.grow_disk_group(0).map_err(|error| error.to_string());
+        let grown = pool.devices().grow_disk_group(0).map_err(|error| error.to_string());
         devices[0].arm(FaultPlan::none());
         let stopped = put(&pool, "f1", &content(1, 1, 200_000)).is_err();
         let outcome = match (&grown, stopped) {
             (Err(error), false) => {
                 assert!(error.contains("nothing was changed"), "{nth}: {error}");
-                pool.grow_disk_group(0).unwrap_or_else(|error| panic!("{nth}: {error}"));
+                pool.devices().grow_disk_group(0).unwrap_or_else(|error| panic!("{nth}: {error}"));
                 0
             }
             (Err(error), true) => {
@@ -489,9 +494,9 @@ fn a_write_that_fails_while_a_pool_grows_loses_nothing() {
         let pool = open(&left).unwrap_or_else(|error| panic!("{nth}: {error}"));
         verify(&pool, if outcome == 1 { 1 } else { 2 }, &format!("{nth}"));
         if outcome == 1 {
-            let _ = pool.grow_disk_group(0);
+            let _ = pool.devices().grow_disk_group(0);
         }
-        assert_eq!(pool.rooms()[0].as_ref().expect("it is there").more_bytes, 0, "{nth}");
+        assert_eq!(pool.devices().rooms()[0].as_ref().expect("it is there").more_bytes, 0, "{nth}");
         pool.close().expect("nothing fails");
         drop(pool);
         check_all(&left, &format!("write {nth} failed"));
@@ -509,19 +514,19 @@ fn a_pool_that_has_grown_becomes_a_mirror() {
     let pool = open(&devices[..1]).expect("it is new");
     pool.tick().expect("nothing fails");
     extend(&devices, 20 * MIB);
-    pool.grow_disk_group(0).expect("it is longer");
+    pool.devices().grow_disk_group(0).expect("it is longer");
     let mut files = fill(&pool, 0);
     let attach = || {
         let new: SharedDevice = Arc::<SimDevice>::clone(&devices[1]);
-        pool.attach_member(0, new, [77; 16])
+        pool.devices().attach_member(0, new, [77; 16])
     };
     let error = attach().expect_err("it was opened as it was").to_string();
     assert!(error.contains("give a larger device"), "{error}");
     storage::device::Device::lengthen(devices[1].as_ref()).expect("it is longer");
     attach().expect("it is as long");
-    let error = pool.grow_disk_group(0).expect_err("one is joining").to_string();
+    let error = pool.devices().grow_disk_group(0).expect_err("one is joining").to_string();
     assert!(error.contains("is joining"), "{error}");
-    let is_whole = |pool: &Pool| pool.members().iter().all(|it| it.member.is_online());
+    let is_whole = |pool: &Pool| pool.devices().members().iter().all(|it| it.member.is_online());
     for round in 0.. {
         pool.tick().expect("nothing fails");
         if is_whole(&pool) {
@@ -530,7 +535,7 @@ fn a_pool_that_has_grown_becomes_a_mirror() {
         assert!(round < 200, "it does not end");
     }
     extend(&devices, LONG_BYTES);
-    pool.grow_disk_group(0).expect("both are longer");
+    pool.devices().grow_disk_group(0).expect("both are longer");
     files = fill(&pool, files);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -551,11 +556,11 @@ fn a_device_without_room_for_its_new_end_stays_as_it_was() {
     extend(&devices, LONG_BYTES);
     let allocated_bytes = devices[0].image().allocated_bytes();
     devices[0].arm(FaultPlan { faults: vec![Fault::Full { allocated_bytes }] });
-    let error = pool.grow_disk_group(0).expect_err("there is no room").to_string();
+    let error = pool.devices().grow_disk_group(0).expect_err("there is no room").to_string();
     assert!(error.contains("nothing was changed") && error.contains("no space"), "{error}");
     assert_eq!(storage::device::Device::info(devices[0].as_ref()).size_bytes, SHORT_BYTES);
     devices[0].arm(FaultPlan::none());
-    pool.grow_disk_group(0).expect("now there is");
+    pool.devices().grow_disk_group(0).expect("now there is");
     pool.close().expect("nothing fails");
     drop(pool);
     check_all(&devices_ending_at(vec![devices[0].image()], LONG_BYTES), "no room at first");
@@ -567,13 +572,16 @@ fn a_device_without_room_for_its_new_end_stays_as_it_was() {
 fn a_device_replaced_meanwhile_is_not_grown_over() {
     let devices = new_pool(Layout::Mirror, 2);
     extend(&devices, LONG_BYTES);
-    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
     let (volume, mut superblock) = Volume::open_members(opening).expect("both are there");
-    let changing = volume.changing();
+    let changing = volume.membership().changing();
     let growing = changing.begin_growth(&superblock, 0).expect("they are longer");
     let short = devices_ending_at(vec![Image::blank(LONG_BYTES)], SHORT_BYTES).remove(0);
-    volume.begin_replace(1, short, [9; 16]).expect("the other has all");
-    volume.end_join(1, &volume.stay_in(1).expect("it is there")).expect("nothing fails");
+    volume.membership().begin_replace(1, short, [9; 16]).expect("the other has all");
+    volume
+        .membership()
+        .end_join(1, &volume.membership().stay_in(1).expect("it is there"))
+        .expect("nothing fails");
     let ended = changing.end_growth(growing, &mut superblock);
     assert!(matches!(ended, Err(GrowError::Replaced { disk_group: 0 })), "{ended:?}");
     let label = volume.members().and_then(|members| members.label()).expect("there is one");

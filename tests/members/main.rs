@@ -27,9 +27,9 @@ mod raid5_known;
 mod raid5_rot;
 mod raid5_scrub;
 mod rebuild;
-mod rebuild_clones;
 mod rebuild_crash;
 mod rebuild_rows;
+mod rebuild_snapshots;
 mod removal;
 mod replace;
 mod reshape;
@@ -54,14 +54,16 @@ mod unread;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, NewInode};
-use engine::{CreateOptions, DiscardOptions, OpenError, OpenOptions, Pool, ScrubReport};
+use engine::api::{Caller, FileKind, FileSystem, FsResult, NewInode};
+use engine::{
+    DiscardOptions, Pool, PoolCreateOptions, PoolOpenError, PoolOpenOptions, ScrubReport,
+};
 use format::members::Layout;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, PowerSupply, Recording, SimDevice, SimOptions, Timeline};
-use storage::volume::{Choose, Opening};
+use storage::volume::{Choose, VolumeDevices};
 
 /// As few as are laid out well.
 const POOL_BYTES: u64 = 10 << 20;
@@ -108,7 +110,7 @@ fn first_copy() -> Choose<'static> {
 /// Returns the devices of a new mirror.
 fn new_mirror(count: usize) -> Devices {
     let devices = devices_of(vec![Image::blank(POOL_BYTES); count]);
-    let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     options.geometry.segment_bytes = Some(128 << 10);
     options.geometry.group_bytes = Some(2 << 20);
@@ -123,10 +125,10 @@ fn reopened(devices: &[Arc<SimDevice>], which: &[usize]) -> Devices {
 }
 
 /// Opens the pool on `devices`.
-fn open(devices: &[Arc<SimDevice>]) -> Result<Pool, OpenError> {
+fn open(devices: &[Arc<SimDevice>]) -> Result<Pool, PoolOpenError> {
     let discard = DiscardOptions::at_once();
-    let options = OpenOptions { cache_bytes: 1 << 20, discard, ..OpenOptions::default() };
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let options = PoolOpenOptions { cache_bytes: 1 << 20, discard, ..PoolOpenOptions::default() };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     Pool::open_members(opening, Arc::new(ManualClock::new()), options)
 }
 

@@ -3,27 +3,31 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::FileSystem;
+use engine::api::FileSystem;
 use engine::{DiskGroupError, Pool};
-use format::disk_group::{DiskGroupState, Roles};
+use format::disk_group::{DiskGroupRoles, DiskGroupState};
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::prng::Prng;
 use storage::device::sim::{Image, SimDevice, SimOptions};
-use storage::volume::NewGroup;
+use storage::volume::DiskGroupSpec;
 
 use super::groups::{check_all, content, goes_on, group_of, groups, labelled, new_pool};
-use super::removal::{finish, take_clone};
+use super::removal::{finish, take_snapshot};
 use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put};
 
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
 const STRIPE: Layout = Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT };
-const ALL: Roles = Roles { data: true, metadata: true, journal: true };
-const WITHOUT_DATA: Roles = Roles { data: false, ..ALL };
+const ALL: DiskGroupRoles = DiskGroupRoles { data: true, metadata: true, journal: true };
+const WITHOUT_DATA: DiskGroupRoles = DiskGroupRoles { data: false, ..ALL };
 const FILE_BYTES: usize = 60_000;
 
-fn for_all(devices: &Devices, (layout, roles): (Layout, Roles), which: &[usize]) -> NewGroup {
-    NewGroup { roles, ..group_of(devices, layout, which) }
+fn for_all(
+    devices: &Devices,
+    (layout, roles): (Layout, DiskGroupRoles),
+    which: &[usize],
+) -> DiskGroupSpec {
+    DiskGroupSpec { roles, ..group_of(devices, layout, which) }
 }
 
 fn write(pool: &Pool, names: std::ops::Range<usize>) {
@@ -64,10 +68,11 @@ fn the_disk_group_that_had_the_metadata_goes() {
         let pool = open(&devices[..width]).unwrap_or_else(|error| panic!("{what}: {error}"));
         pool.tick().expect("nothing fails");
         write(&pool, 0..6);
-        take_clone(&pool, "c");
+        take_snapshot(&pool, "c");
         write(&pool, 3..9);
         let which: Vec<usize> = (width..width + more).collect();
         let number = pool
+            .devices()
             .add_disk_group(&for_all(&devices, kind, &which))
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!((number, main_of(&pool)), (1, 1), "{what}");
@@ -75,7 +80,7 @@ fn the_disk_group_that_had_the_metadata_goes() {
         judge(&pool, 0..12, &what);
         let space = pool.status().space;
         assert!(space.used <= space.capacity, "{what}: {space:?}");
-        pool.remove_disk_group(0).unwrap_or_else(|error| panic!("{what}: {error}"));
+        pool.devices().remove_disk_group(0).unwrap_or_else(|error| panic!("{what}: {error}"));
         finish(&pool, 1, &what);
         write(&pool, 12..15);
         judge(&pool, 0..15, &what);
@@ -90,7 +95,8 @@ fn the_disk_group_that_had_the_metadata_goes() {
         both.extend(devices_of(vec![Image::blank(4 * POOL_BYTES)]));
         let mut group = group_of(&both, Layout::Single, &[more]);
         group.devices.iter_mut().for_each(|(_, id)| *id = [200; 16]);
-        let number = pool.add_disk_group(&group).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let number =
+            pool.devices().add_disk_group(&group).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(number, 0, "{what}");
         write(&pool, 15..20);
         pool.close().expect("nothing fails");
@@ -110,15 +116,16 @@ fn what_is_added_for_data_has_room_for_the_metadata() {
     let pool = open(&devices[..1]).expect("it was closed");
     pool.tick().expect("nothing fails");
     write(&pool, 0..6);
-    let number = pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    let number =
+        pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
     assert_eq!((number, main_of(&pool)), (1, 0));
-    pool.add_lane(1, Arc::<SimDevice>::clone(&devices[2]), [77; 16]).expect("it fits");
+    pool.devices().add_lane(1, Arc::<SimDevice>::clone(&devices[2]), [77; 16]).expect("it fits");
     write(&pool, 6..12);
-    let error = pool.remove_disk_group(0).expect_err("a round-robin has no metadata");
+    let error = pool.devices().remove_disk_group(0).expect_err("a round-robin has no metadata");
     assert!(matches!(error, DiskGroupError::Main { number: 0 }), "{error}");
-    pool.remove_lane(1).expect("it fits elsewhere");
+    pool.devices().remove_lane(1).expect("it fits elsewhere");
     finish(&pool, 2, "the first of a round-robin");
-    pool.remove_disk_group(0).expect("there is room");
+    pool.devices().remove_disk_group(0).expect("there is room");
     finish(&pool, 1, "the first");
     write(&pool, 12..18);
     judge(&pool, 0..18, "alone");
@@ -137,21 +144,21 @@ fn metadata_apart_moves_to_others_apart() {
     let pool = open(&devices[..2]).expect("it was closed");
     write(&pool, 0..6);
     let kind = (Layout::Mirror, WITHOUT_DATA);
-    let number = pool.add_disk_group(&for_all(&devices, kind, &[2, 3])).expect("it fits");
+    let number = pool.devices().add_disk_group(&for_all(&devices, kind, &[2, 3])).expect("it fits");
     assert_eq!(main_of(&pool), number);
     let used = || groups(&pool)[usize::from(number)].used_bytes;
     write(&pool, 6..12);
     pool.sync().expect("nothing fails");
     assert!(used() < 1 << 20, "it has metadata alone: {} bytes", used());
-    let other = pool.add_disk_group(&for_all(&devices, kind, &[4, 5])).expect("it fits");
+    let other = pool.devices().add_disk_group(&for_all(&devices, kind, &[4, 5])).expect("it fits");
     assert_eq!(main_of(&pool), other);
-    pool.remove_disk_group(number).expect("the pages find room");
+    pool.devices().remove_disk_group(number).expect("the pages find room");
     finish(&pool, 2, "the one in between");
     write(&pool, 12..18);
     // And back to the first, which has had it.
-    pool.make_main(0).expect("it has room still");
+    pool.devices().make_main(0).expect("it has room still");
     write(&pool, 18..20);
-    pool.remove_disk_group(other).expect("the pages find room");
+    pool.devices().remove_disk_group(other).expect("the pages find room");
     finish(&pool, 1, "back");
     judge(&pool, 0..20, "back");
     pool.close().expect("nothing fails");
@@ -189,12 +196,12 @@ fn a_cut_while_the_metadata_moves_loses_nothing() {
         put_some(0..4, &mut acknowledged);
         let begun = now();
         let which: Vec<usize> = (width..width + more).collect();
-        pool.add_disk_group(&for_all(&devices, kind, &which)).expect("it fits");
+        pool.devices().add_disk_group(&for_all(&devices, kind, &which)).expect("it fits");
         let is_main = now();
         put_some(4..7, &mut acknowledged);
         let can_go = kind.1.data;
         if can_go {
-            pool.remove_disk_group(0).expect("it fits elsewhere");
+            pool.devices().remove_disk_group(0).expect("it fits elsewhere");
             finish(&pool, 1, "emptied");
         }
         let is_gone = now();
@@ -243,30 +250,34 @@ fn what_cannot_have_the_metadata_is_refused() {
     devices.push(SimDevice::new(3 * POOL_BYTES, options));
     let pool = open(&devices[..2]).expect("it was closed");
     write(&pool, 0..3);
-    let error = pool.remove_disk_group(0).expect_err("there is no other");
+    let error = pool.devices().remove_disk_group(0).expect_err("there is no other");
     assert!(matches!(error, DiskGroupError::Main { number: 0 }), "{error}");
     let error = pool
+        .devices()
         .add_disk_group(&for_all(&devices, (Layout::RoundRobin, ALL), &[2, 3]))
         .expect_err("of a round-robin nothing is twice");
     assert!(error.to_string().contains("metadata cannot lie on a round-robin"), "{error}");
     let error = pool
+        .devices()
         .add_disk_group(&for_all(&devices, (Layout::Single, ALL), &[6]))
         .expect_err("the log ends at sectors of 512");
     assert!(error.to_string().contains("in sectors of 512"), "{error}");
-    let number = pool.add_disk_group(&group_of(&devices, Layout::Single, &[2])).expect("it fits");
-    let error = pool.make_main(number).expect_err("it has no room for it");
+    let number =
+        pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[2])).expect("it fits");
+    let error = pool.devices().make_main(number).expect_err("it has no room for it");
     assert!(error.to_string().contains("no room for the metadata"), "{error}");
-    assert!(pool.make_main(9).is_err(), "there is none");
-    let error = pool.remove_disk_group(0).expect_err("the other has no room for it");
+    assert!(pool.devices().make_main(9).is_err(), "there is none");
+    let error = pool.devices().remove_disk_group(0).expect_err("the other has no room for it");
     assert!(matches!(error, DiskGroupError::Main { number: 0 }), "{error}");
-    pool.fail_member(1).expect("the other goes on");
+    pool.devices().fail_member(1).expect("the other goes on");
     let error = pool
+        .devices()
         .add_disk_group(&for_all(&devices, (Layout::Single, ALL), &[3]))
         .expect_err("a device is away");
     assert!(error.to_string().contains("bring it back (`holdfast device online`)"), "{error}");
     let found = groups(&pool);
     assert_eq!((main_of(&pool), found.len()), (0, 3), "it was added, and is not the main one");
-    pool.remove_disk_group(2).expect("it is empty");
+    pool.devices().remove_disk_group(2).expect("it is empty");
     finish(&pool, 2, "taken back");
     judge(&pool, 0..3, "as before");
 }
@@ -282,14 +293,14 @@ fn a_member_that_was_away_has_all_after_the_metadata_has_moved() {
         pool.tick().expect("nothing fails");
         write(&pool, 0..4);
         let which: Vec<usize> = (2..2 + more).collect();
-        pool.add_disk_group(&for_all(&devices, kind, &which)).expect("it fits");
+        pool.devices().add_disk_group(&for_all(&devices, kind, &which)).expect("it fits");
         write(&pool, 4..8);
         pool.checkpoint().expect("nothing fails");
-        pool.fail_member(3).expect("the others have all");
+        pool.devices().fail_member(3).expect("the others have all");
         write(&pool, 2..12);
         pool.checkpoint().expect("nothing fails");
         super::returns::finish(&pool, what);
-        pool.remove_disk_group(0).expect("there is room");
+        pool.devices().remove_disk_group(0).expect("there is room");
         finish(&pool, 1, what);
         write(&pool, 12..14);
         pool.close().expect("nothing fails");

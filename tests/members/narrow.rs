@@ -1,7 +1,7 @@
 //! A raid5 has a member less while the pool is in use, and whatever happens meanwhile.
 
-use engine::vnode::api::{Caller, FileSystem};
-use engine::{CreateOptions, DiskGroupError, Pool};
+use engine::api::{Caller, FileSystem};
+use engine::{DiskGroupError, Pool, PoolCreateOptions};
 use format::members::{Layout, MemberState};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
@@ -28,7 +28,7 @@ fn filled(width: usize) -> Devices {
 pub(super) fn filled_as(layout: Layout, width: usize) -> Devices {
     let has_four = data_of(layout, width) == 4;
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); width]);
-    let mut options = CreateOptions::new(MEMBER_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(MEMBER_BYTES, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     options.geometry.group_bytes = Some(4 << 20);
     options.geometry.segment_bytes = Some(if has_four { 512 << 10 } else { 480 << 10 });
@@ -65,17 +65,17 @@ fn a_raid5_loses_a_member_while_it_is_in_use() {
         let pool = open(&devices).expect("it was closed");
         pool.tick().expect("nothing fails");
         let before = capacity(&pool);
-        pool.narrow(out).unwrap_or_else(|error| panic!("{what}: {error}"));
+        pool.devices().narrow(out).unwrap_or_else(|error| panic!("{what}: {error}"));
         let during = capacity(&pool);
         assert!(during < before, "{what}: what is given up is no room any more");
         let mut versions = versions_of(FILES);
         let (mut seen, mut was_emptied) = (Vec::new(), false);
         for round in 1..800 {
-            if pool.reshaping().is_none() && pool.given_up().is_none() {
+            if pool.devices().reshaping().is_none() && pool.devices().given_up().is_none() {
                 break;
             }
             seen.extend(moved(&pool));
-            was_emptied |= pool.given_up().is_some();
+            was_emptied |= pool.devices().given_up().is_some();
             if round % 7 == 0 {
                 let name = round / 7 % FILES;
                 write(&pool, name, round);
@@ -123,7 +123,7 @@ fn a_raid5_loses_a_member_while_it_is_in_use() {
         let again = reopened(&left, &(0..width - 1).collect::<Vec<_>>());
         let pool = open(&again).expect("it was closed");
         let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
-        pool.widen(usize::from(out == 0), device(&other, 0), [78; 16]).expect("it fits");
+        pool.devices().widen(usize::from(out == 0), device(&other, 0), [78; 16]).expect("it fits");
         finish(&pool);
         verify(&pool, &versions, &what);
         scrub(&pool, &what);
@@ -136,7 +136,7 @@ fn a_raid5_loses_a_member_while_it_is_in_use() {
 #[test]
 fn fronts_of_several_segments_are_given_up() {
     let devices = devices_of(vec![Image::blank(2 * MEMBER_BYTES); 4]);
-    let mut options = CreateOptions::new(2 * MEMBER_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(2 * MEMBER_BYTES, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     options.geometry.group_bytes = Some(24 << 20);
     options.geometry.segment_bytes = Some(96 << 10);
@@ -156,7 +156,7 @@ fn fronts_of_several_segments_are_given_up() {
     let devices = reopened(&devices, &[0, 1, 2, 3]);
     let pool = open(&devices).expect("it was closed");
     pool.tick().expect("nothing fails");
-    pool.narrow(2).expect("there is room");
+    pool.devices().narrow(2).expect("there is room");
     assert!(left(&pool) > 1 << 20);
     finish(&pool);
     let versions: Versions = (files * 4 / 5..files).map(|name| (name, 0)).collect();
@@ -173,10 +173,10 @@ pub(super) fn narrowed(layout: Layout, width: usize, out: usize) -> Run {
     let pool = open(&devices).expect("it was closed");
     pool.tick().expect("nothing fails");
     let begun = devices[0].time();
-    pool.narrow(out).expect("there is room");
+    pool.devices().narrow(out).expect("there is room");
     let mut acknowledged = Vec::new();
     for round in 1..4000 {
-        if pool.reshaping().is_none() && pool.given_up().is_none() {
+        if pool.devices().reshaping().is_none() && pool.devices().given_up().is_none() {
             break;
         }
         if round % 5 == 0 {
@@ -229,7 +229,7 @@ fn a_cut_at_any_moment_loses_nothing() {
                 // As it lies, before anything is written.
                 let pool = open(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
                 verify(&pool, &versions, &what);
-                emptied += usize::from(pool.given_up().is_some());
+                emptied += usize::from(pool.devices().given_up().is_some());
                 under_way += usize::from(moved(&pool).is_some());
                 states_seen += 1;
                 if lost.is_none() {
@@ -244,7 +244,7 @@ fn a_cut_at_any_moment_loses_nothing() {
                     (0..3).for_each(|_| pool.tick().expect("nothing fails"));
                     // It comes back with what it had: all that was moved since it has missed.
                     let back = devices_of(vec![images[lost].clone()]);
-                    if pool.return_member(device(&back, 0)).is_ok() {
+                    if pool.devices().return_member(device(&back, 0)).is_ok() {
                         while states(&pool).contains(&MemberState::Joining) {
                             pool.tick().expect("nothing fails");
                         }
@@ -284,8 +284,10 @@ fn a_member_that_fails_meanwhile_is_waited_for() {
         pool.tick().expect("nothing fails");
         let faults = vec![Fault::Fail { kind: RequestKind::Write, nth, persists: true }];
         devices[lost].arm(FaultPlan { faults });
-        pool.narrow(1).expect("there is room");
-        let is_under_way = |pool: &Pool| pool.reshaping().is_some() || pool.given_up().is_some();
+        pool.devices().narrow(1).expect("there is room");
+        let is_under_way = |pool: &Pool| {
+            pool.devices().reshaping().is_some() || pool.devices().given_up().is_some()
+        };
         while is_under_way(&pool) && states(&pool)[lost] != MemberState::Failed {
             pool.tick().expect("nothing fails");
         }
@@ -306,7 +308,7 @@ fn a_member_that_fails_meanwhile_is_waited_for() {
         assert!(is_under_way(&pool), "{what}: nothing moves without it");
         verify(&pool, &versions, &what);
         let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
-        pool.replace_member(lost, device(&other, 0), [78; 16]).expect("it fits");
+        pool.devices().replace_member(lost, device(&other, 0), [78; 16]).expect("it fits");
         stood += usize::from(stands_at.is_some());
         finish(&pool);
         let online = states(&pool).iter().filter(|state| **state == MemberState::Online).count();
@@ -329,14 +331,14 @@ fn left(pool: &Pool) -> u64 {
 /// the last allocation groups of that; and how many files there are.
 fn filled_beside() -> (Devices, usize) {
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); 7]);
-    let mut options = CreateOptions::new(MEMBER_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(MEMBER_BYTES, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     options.geometry.group_bytes = Some(4 << 20);
     options.geometry.segment_bytes = Some(512 << 10);
     let first = shared(&devices[..3]);
     Pool::create_on(&first, RAID5, &ManualClock::new(), &options).expect("it fits");
     let pool = open(&devices[..3]).expect("a new pool opens");
-    pool.add_disk_group(&group_of(&devices, RAID5, &[3, 4, 5, 6])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&devices, RAID5, &[3, 4, 5, 6])).expect("it fits");
     let mut files = 0;
     while put(&pool, &format!("f{files}"), &content(files, 0)).is_ok() {
         files += 1;
@@ -359,7 +361,7 @@ fn what_is_given_up_gets_nothing_new() {
         let (devices, files) = filled_beside();
         let pool = open(&devices).expect("it was closed");
         pool.tick().expect("nothing fails");
-        pool.narrow(3 + out).expect("there is room");
+        pool.devices().narrow(3 + out).expect("there is room");
         let before = left(&pool);
         assert!(before > 1 << 20, "{before}");
         for name in files..files + 8 {
@@ -391,8 +393,12 @@ fn what_is_given_up_gets_nothing_new() {
 fn what_cannot_end_is_refused() {
     let refused = |pool: &Pool, slot: usize| -> DiskGroupError {
         let before = capacity(pool);
-        let error = pool.narrow(slot).expect_err("it cannot");
-        assert!(pool.given_up().is_none() && pool.reshaping().is_none() && pool.jobs().is_empty());
+        let error = pool.devices().narrow(slot).expect_err("it cannot");
+        assert!(
+            pool.devices().given_up().is_none()
+                && pool.devices().reshaping().is_none()
+                && pool.jobs().is_empty()
+        );
         assert_eq!(capacity(pool), before);
         error
     };
@@ -419,22 +425,22 @@ fn what_cannot_end_is_refused() {
     drop(pool);
     let pool = open(&reopened(&devices, &[0, 1, 2, 3])).expect("it was closed");
     pool.tick().expect("nothing fails");
-    pool.narrow(1).expect("there is room now");
-    let error = pool.narrow(2).expect_err("one after the other");
+    pool.devices().narrow(1).expect("there is room now");
+    let error = pool.devices().narrow(2).expect_err("one after the other");
     assert!(matches!(error, DiskGroupError::Narrow(NarrowError::Reshaped)), "{error}");
-    let error = pool.grow_disk_group(0).expect_err("it gets shorter").to_string();
+    let error = pool.devices().grow_disk_group(0).expect_err("it gets shorter").to_string();
     assert!(error.contains("losing a device"), "{error}");
     verify(&pool, &versions_of(FILES), "meanwhile");
     drop(pool);
     let devices = filled(4);
     let pool = open(&devices).expect("it was closed");
-    pool.fail_member(2).expect("the others have all");
+    pool.devices().fail_member(2).expect("the others have all");
     let error = refused(&pool, 1);
     let is_it = matches!(error, DiskGroupError::Narrow(NarrowError::Lacking { slot: 2, .. }));
     assert!(is_it, "{error}");
     drop(pool);
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); 3]);
-    let options = CreateOptions::new(MEMBER_BYTES, [5; 64]);
+    let options = PoolCreateOptions::new(MEMBER_BYTES, [5; 64]);
     Pool::create_on(&shared(&devices), RAID5, &ManualClock::new(), &options).expect("it fits");
     let error = refused(&open(&devices).expect("a new pool opens"), 0).to_string();
     assert!(error.contains("the fewest of a raid5"), "{error}");

@@ -16,9 +16,9 @@ const STRIPE: Layout = Layout::Stripe { unit_shift: 14 };
 
 /// Takes the member in `slot` out, with writes meanwhile.
 fn narrow(pool: &Pool, slot: usize, versions: &mut Versions, what: &str) {
-    pool.narrow(slot).unwrap_or_else(|error| panic!("{what}, slot {slot}: {error}"));
+    pool.devices().narrow(slot).unwrap_or_else(|error| panic!("{what}, slot {slot}: {error}"));
     for round in 1..2000 {
-        if pool.reshaping().is_none() && pool.given_up().is_none() {
+        if pool.devices().reshaping().is_none() && pool.devices().given_up().is_none() {
             break;
         }
         if round % 9 == 0 {
@@ -64,7 +64,7 @@ fn members_go_one_after_the_other_and_another_comes() {
             versions.insert(name, 7000 + name);
         }
         let new = devices_of(vec![Image::blank(MEMBER_BYTES)]);
-        let slot = pool.widen(left[0], device(&new, 0), [78; 16]).expect("it fits");
+        let slot = pool.devices().widen(left[0], device(&new, 0), [78; 16]).expect("it fits");
         finish(&pool);
         verify(&pool, &versions, &what);
         scrub(&pool, &what);
@@ -99,9 +99,9 @@ fn a_cut_while_a_second_member_goes_loses_nothing() {
     let mut versions = versions_of(FILES);
     narrow(&pool, 1, &mut versions, "the first");
     let begun = devices[0].time();
-    pool.narrow(3).expect("there is room");
+    pool.devices().narrow(3).expect("there is room");
     let mut rounds = 0;
-    while pool.reshaping().is_some() || pool.given_up().is_some() {
+    while pool.devices().reshaping().is_some() || pool.devices().given_up().is_some() {
         pool.tick().expect("nothing fails");
         rounds += 1;
         assert!(rounds < 3000, "it does not end");
@@ -118,7 +118,7 @@ fn a_cut_while_a_second_member_goes_loses_nothing() {
         let found: Devices = labelled(&devices_of(images));
         let pool = open(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
         verify(&pool, &versions, &what);
-        under_way += usize::from(pool.reshaping().is_some());
+        under_way += usize::from(pool.devices().reshaping().is_some());
         finish(&pool);
         verify(&pool, &versions, &what);
         scrub(&pool, &what);

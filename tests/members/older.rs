@@ -1,12 +1,12 @@
 //! An older copy of a member is in its place: an image that was put back, a snapshot, a device that
 //! lost what it had answered. It is not believed, and what the others have is not overwritten.
 
-use engine::{OpenError, RebuildReport};
+use engine::{PoolOpenError, RebuildReport};
 use format::members::{MEMBERSHIPS_MAX, MemberState};
 use storage::device::sim::Image;
 use storage::members::MembersError;
 use storage::pool::PoolError;
-use storage::volume::{Change, Opening, Volume};
+use storage::volume::{LabelChange, Volume, VolumeDevices};
 
 use super::raid5::all_but;
 use super::rebuild::{begin, open, states};
@@ -30,7 +30,7 @@ fn with_older(devices: &Devices, image: &Image) -> Devices {
 }
 
 /// Nothing that is in use is passed over: in stripes free segments are.
-fn assert_all_anew(report: &RebuildReport, count: usize, what: &str) {
+fn assert_all_rebuilt(report: &RebuildReport, count: usize, what: &str) {
     let is_mirror = count < 4;
     assert!(!is_mirror || report.passed_over_bytes == 0, "{what}: {report:?}");
 }
@@ -58,10 +58,10 @@ fn an_older_copy_is_not_read_and_gets_all() {
                 let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert_eq!(states(&pool)[AWAY], MemberState::Missing, "{what}");
                 verify(&pool, 0..sessions + 1, &what);
-                assert_eq!(pool.members()[AWAY].counts.io.reads(), 0, "{what}");
+                assert_eq!(pool.devices().members()[AWAY].counts.io.reads(), 0, "{what}");
                 finish(&pool, &what);
-                let report = pool.rebuild_report().expect("there was one");
-                assert_all_anew(&report, count, &what);
+                let report = pool.devices().rebuild_report().expect("there was one");
+                assert_all_rebuilt(&report, count, &what);
                 pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
                 drop(pool);
                 verify_each(&devices, 0..sessions + 1, &what);
@@ -84,7 +84,7 @@ fn an_older_copy_that_was_used_alone_is_another_half() {
         let devices = with_older(&last, &used[0].image());
         let before = [devices[0].image(), devices[1].image()].map(|image| image.content_hash());
         let error = super::open(&devices).expect_err("they went on apart");
-        let OpenError::Pool(PoolError::Members(MembersError::Apart { .. })) = error else {
+        let PoolOpenError::Pool(PoolError::Members(MembersError::Apart { .. })) = error else {
             panic!("{what}: {error}")
         };
         let after = [devices[0].image(), devices[1].image()].map(|image| image.content_hash());
@@ -112,12 +112,12 @@ fn one_that_comes_back_older_than_it_went_gets_all() {
                 let others: Devices =
                     all_but(count, AWAY).iter().map(|at| devices[*at].clone()).collect();
                 let pool = open(&others).unwrap_or_else(|error| panic!("{what}: {error}"));
-                pool.return_member(devices[AWAY].clone()).expect("it is the member");
+                pool.devices().return_member(devices[AWAY].clone()).expect("it is the member");
                 pool
             };
             finish(&pool, &what);
-            let report = pool.rebuild_report().expect("there was one");
-            assert_all_anew(&report, count, &what);
+            let report = pool.devices().rebuild_report().expect("there was one");
+            assert_all_rebuilt(&report, count, &what);
             pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
             drop(pool);
             verify_each(&devices, 0..3, &what);
@@ -128,11 +128,11 @@ fn one_that_comes_back_older_than_it_went_gets_all() {
 /// Lets the members that there are go through more epochs than labels remember.
 fn pass_epochs(devices: &Devices) -> Devices {
     let devices = reopened(devices, &(0..devices.len()).collect::<Vec<_>>());
-    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
     let (volume, _) = Volume::open_members(opening).expect("enough are there");
     let members = volume.members().expect("there were several");
     for _ in 0..=MEMBERSHIPS_MAX {
-        members.change(|_, _| Change::States).expect("the labels are written");
+        members.change(|_, _| LabelChange::States).expect("the labels are written");
     }
     devices
 }
@@ -156,13 +156,13 @@ fn one_that_was_away_for_long_gets_all() {
                 let others: Devices =
                     all_but(count, AWAY).iter().map(|at| devices[*at].clone()).collect();
                 let pool = open(&others).unwrap_or_else(|error| panic!("{what}: {error}"));
-                let returned = pool.return_member(devices[AWAY].clone());
+                let returned = pool.devices().return_member(devices[AWAY].clone());
                 returned.unwrap_or_else(|error| panic!("{what}: {error}"));
                 pool
             };
             finish(&pool, &what);
-            let report = pool.rebuild_report().expect("there was one");
-            assert_all_anew(&report, count, &what);
+            let report = pool.devices().rebuild_report().expect("there was one");
+            assert_all_rebuilt(&report, count, &what);
             pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
             drop(pool);
             verify_each(&devices, 0..2, &what);
@@ -202,7 +202,7 @@ fn one_that_has_forgotten_the_other_is_another_half() {
                 begin(&pool, other, new);
                 finish(&pool, &what);
             }
-            None => drop(pool.detach_member(other, true).expect("it is missing")),
+            None => drop(pool.devices().detach_member(other, true).expect("it is missing")),
         }
         write(&pool, 2);
         pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -15,7 +15,7 @@ use super::{devices_of, get, put};
 
 /// Returns the bytes of parity that each reader has read of all members.
 fn read_of(pool: &Pool) -> Vec<u64> {
-    let members = pool.members();
+    let members = pool.devices().members();
     let of = |reader: &ParityReader| {
         members.iter().map(|member| member.counts.parity_reads.of(*reader)).sum()
     };
@@ -56,20 +56,20 @@ fn parity_is_read_for_what_is_counted_and_for_no_write() {
     assert_eq!(readers(&pool, || (0..4).for_each(write)), []);
     assert_eq!(readers(&pool, || read(3)), []);
     let scrub = || {
-        assert!(pool.scrub().expect("there is something to compare"));
+        assert!(pool.devices().scrub().expect("there is something to compare"));
         let is_done = |_| {
             pool.tick().expect("nothing fails");
-            pool.scrub_report().filter(|report| report.is_done)
+            pool.devices().scrub_report().filter(|report| report.is_done)
         };
         (0..1000).find_map(is_done).expect("it ends");
     };
     assert_eq!(readers(&pool, scrub), [ParityReader::Scrub]);
-    pool.fail_member(1).expect("the others have all");
+    pool.devices().fail_member(1).expect("the others have all");
     assert_eq!(readers(&pool, || (4..8).for_each(write)), []);
     let found = readers(&pool, || read(7));
     assert!(found.contains(&ParityReader::Degraded) && found.len() <= 2, "{found:?}");
     let new: SharedDevice = devices[count].clone();
-    pool.replace_member(1, new, [77; 16]).expect("the others have all");
+    pool.devices().replace_member(1, new, [77; 16]).expect("the others have all");
     assert_eq!(readers(&pool, || finish(&pool)), [ParityReader::Rebuild]);
     assert_eq!(readers(&pool, || (8..12).for_each(write)), []);
     assert_eq!(readers(&pool, || read(11)), []);

@@ -2,19 +2,17 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    Caller, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, XattrMode,
-};
+use engine::api::{Caller, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, XattrMode};
 use engine::{NewFileset, Pool};
 use format::fileset::FilesetName;
 use format::members::Layout;
 use format::placement::Placement;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use storage::device::sim::{Image, SimDevice};
-use storage::device::{Purpose, RequestKind};
+use storage::device::{IoPurpose, RequestKind};
 
 use super::groups::{check_all, content, group_of, groups};
-use super::removal::{finish, take_clone};
+use super::removal::{finish, take_snapshot};
 use super::roles::{Spec, make};
 use super::{Devices, POOL_BYTES, devices_of, open, reopened};
 
@@ -65,7 +63,7 @@ struct Counts(Vec<u64>);
 impl Counts {
     fn of(devices: &Devices) -> Counts {
         let of =
-            |device: &Arc<SimDevice>| device.counts().of(Purpose::Data, RequestKind::Write).bytes;
+            |device: &Arc<SimDevice>| device.counts().of(IoPurpose::Data, RequestKind::Write).bytes;
         Counts(devices.iter().map(of).collect())
     }
 
@@ -189,8 +187,8 @@ fn a_file_goes_on_elsewhere_where_what_it_prefers_is_full() {
     check_all(&devices, "full");
 }
 
-/// Goal: what moves out of a disk group that leaves goes where its file prefers, with a clone that
-/// shares it; a preference for what is gone is followed by nobody, and hinders nobody.
+/// Goal: what moves out of a disk group that leaves goes where its file prefers, with a snapshot
+/// that shares it; a preference for what is gone is followed by nobody, and hinders nobody.
 #[test]
 fn what_leaves_a_disk_group_goes_where_its_file_prefers() {
     let (devices, pool) = three_singles();
@@ -201,11 +199,11 @@ fn what_leaves_a_disk_group_goes_where_its_file_prefers() {
         write(&pool, ino, &content(7, version, 10 * FILE_BYTES)).expect("there is room");
     }
     prefer(&pool, kept, "2").expect("it is there");
-    take_clone(&pool, "c");
+    take_snapshot(&pool, "c");
     write(&pool, stays, &content(7, 3, FILE_BYTES)).expect("there is room");
     pool.sync().expect("nothing fails");
     let before: Vec<u64> = groups(&pool).iter().map(|group| group.used_bytes).collect();
-    pool.remove_disk_group(1).expect("it fits elsewhere");
+    pool.devices().remove_disk_group(1).expect("it fits elsewhere");
     let refused = prefer(&pool, kept, "1").expect_err("it leaves");
     assert_eq!(refused, FsError::Invalid);
     finish(&pool, 2, "removal");
@@ -225,7 +223,8 @@ fn what_leaves_a_disk_group_goes_where_its_file_prefers() {
     let images = [devices[0].image(), devices[2].image(), Image::blank(2 * POOL_BYTES)];
     let devices = devices_of(images.to_vec());
     let pool = open(&devices[..2]).expect("it was closed");
-    let number = pool.add_disk_group(&group_of(&devices, Layout::Single, &[2])).expect("it fits");
+    let number =
+        pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[2])).expect("it fits");
     assert_eq!(number, 1, "the lowest that is free");
     let mut counts = Counts::of(&devices);
     let stays = pool.lookup(&Caller::root(), pool.root(), b"stays").expect("it is there").ino;
@@ -240,9 +239,10 @@ fn a_tree_is_given_a_placement() {
     let (_devices, pool) = three_singles();
     let name: FilesetName = "films".parse().expect("a name");
     let random = [3; 32];
-    pool.create_fileset(&name, &NewFileset { random, ..NewFileset::default() })
+    pool.fileset_admin()
+        .create_fileset(&name, &NewFileset { random, ..NewFileset::default() })
         .expect("there is room");
-    let top = pool.hold_fileset(&name).and_then(|it| Ok((it, pool.root_of(it)?)));
+    let top = pool.fileset_admin().hold_fileset(&name).and_then(|it| Ok((it, pool.root_of(it)?)));
     let (fileset, root) = top.expect("it was made");
     let old = new_file(&pool, root, "old", FileKind::Directory);
     let below = new_file(&pool, old, "below", FileKind::Regular);
@@ -264,8 +264,8 @@ fn a_tree_is_given_a_placement() {
         let refused = set(&[], placement, false).expect_err(words).to_string();
         assert!(refused.contains(words), "{refused}");
     }
-    pool.release_fileset(fileset);
-    pool.delete_fileset(&name).expect("nobody has it open");
+    pool.fileset_admin().release_fileset(fileset);
+    pool.fileset_admin().delete_fileset(&name).expect("nobody has it open");
 }
 
 /// Goal: what cannot be preferred is refused, and nothing is changed.

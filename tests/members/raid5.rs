@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
-use engine::{CreateOptions, Pool};
+use engine::api::{Caller, FileSystem};
+use engine::{Pool, PoolCreateOptions};
 use format::members::{Layout, MemberState};
 use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan, Image};
-use storage::device::{AlignedBuffer, Purpose, RequestKind, SharedBytes};
+use storage::device::{AlignedBuffer, IoPurpose, RequestKind, SharedBytes};
 use storage::pool::read_superblock;
-use storage::volume::{Opening, Volume};
+use storage::volume::{Volume, VolumeDevices};
 
 use super::{Devices, devices_of, get, open, put, reopened, shared};
 
@@ -21,7 +21,7 @@ pub(crate) const LAYOUT: Layout = Layout::Raid5 { unit_shift: 13 };
 
 pub(crate) fn new_raid5(count: usize) -> Devices {
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); count]);
-    let mut options = CreateOptions::new(MEMBER_BYTES, [6; 64]);
+    let mut options = PoolCreateOptions::new(MEMBER_BYTES, [6; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     Pool::create_on(&shared(&devices), LAYOUT, &ManualClock::new(), &options)
         .expect("a pool in stripes fits");
@@ -118,7 +118,7 @@ fn what_has_rotted_on_a_member_is_read_from_the_others_and_written_again() {
             let found = get(&pool, &format!("file{number}"));
             assert!(found == Some(content(number, 60_000)), "file{number}, {rotten} rotten");
         }
-        assert!(devices[rotten].counts().of(Purpose::Data, RequestKind::Write).requests > 0);
+        assert!(devices[rotten].counts().of(IoPurpose::Data, RequestKind::Write).requests > 0);
         drop(pool);
         // What was read was written again: the next who reads finds nothing. (Parity that has
         // rotted nobody has read: that is for a scrub.)
@@ -128,7 +128,7 @@ fn what_has_rotted_on_a_member_is_read_from_the_others_and_written_again() {
             let found = get(&pool, &format!("file{number}"));
             assert!(found == Some(content(number, 60_000)), "file{number} again");
         }
-        assert_eq!(again[rotten].counts().of(Purpose::Data, RequestKind::Write).requests, 0);
+        assert_eq!(again[rotten].counts().of(IoPurpose::Data, RequestKind::Write).requests, 0);
     }
 }
 
@@ -137,20 +137,20 @@ fn what_has_rotted_on_a_member_is_read_from_the_others_and_written_again() {
 #[test]
 fn a_member_that_fails_several_parts_of_one_write_is_left_out() {
     let devices = reopened(&new_raid5(3), &[0, 1, 2]);
-    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
     let (volume, superblock) = Volume::open_members(opening).expect("all are there");
     let faults = vec![Fault::Fail { kind: RequestKind::Write, nth: 0, persists: true }];
     devices[2].arm(FaultPlan { faults });
     let geometry = &superblock.geometry;
     let place = geometry.segment_place(0, geometry.segments_of(0) - 1);
     let pages = (1..9).map(|page| SharedBytes::from(AlignedBuffer::copy_of(&[page; 4096])));
-    volume.submit_write(Purpose::Home, place, pages.collect()).wait().expect("one may fail");
+    volume.submit_write(IoPurpose::Home, place, pages.collect()).wait().expect("one may fail");
     let members = volume.members().expect("there are three");
     let states: Vec<MemberState> = members.view().iter().map(|slot| slot.state).collect();
     assert_eq!(states, [MemberState::Online, MemberState::Online, MemberState::Failed]);
     for (page, byte) in (1_u8..9).enumerate() {
         let place = place.advance(u32::try_from(page).expect("few"));
-        let found = volume.read_page(Purpose::Home, place).expect("the other copy is there");
+        let found = volume.read_page(IoPurpose::Home, place).expect("the other copy is there");
         assert_eq!(found[..], [byte; 4096]);
     }
 }
@@ -208,8 +208,8 @@ fn overwrites(count: usize, sync_every: usize) -> (f64, u64) {
     let sum = |kind| -> u64 {
         let of = |device: &Arc<storage::device::sim::SimDevice>| {
             let counts = device.counts();
-            let data = counts.of(Purpose::Data, kind).bytes;
-            data + counts.of(Purpose::Summary, kind).bytes
+            let data = counts.of(IoPurpose::Data, kind).bytes;
+            data + counts.of(IoPurpose::Summary, kind).bytes
         };
         devices.iter().map(of).sum()
     };
@@ -258,9 +258,9 @@ fn a_check_of_a_pool_in_stripes_is_clean_with_any_member_away() {
     pool.close().expect("they take it");
     drop(pool);
     let report_of = |devices: &Devices| {
-        let opening = Opening { devices: shared(devices), accepts_missing: false };
+        let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
         let (volume, _) = Volume::open_members(opening).expect("enough are there");
-        check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| ())
+        check::run(Arc::clone(volume.device()), check::CheckOptions::default(), &mut |_| ())
     };
     for lost in 0..=count {
         let left = reopened(&devices, &all_but(count, lost));

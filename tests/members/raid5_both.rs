@@ -8,11 +8,11 @@
 use std::collections::BTreeSet;
 
 use engine::Pool;
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode};
+use engine::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode};
 use runtime::prng::Prng;
 use storage::device::sim::Image;
 use storage::pool::read_superblock;
-use storage::volume::{Opening, Volume};
+use storage::volume::{Volume, VolumeDevices};
 use testkit::canon::{CanonAttr, Data, Path, Times, Tree, walk};
 use testkit::crash::{Finding, History, Reason, judge};
 
@@ -114,9 +114,9 @@ fn compare(whole: &Tree, pool: &Pool) -> Result<Lost, String> {
 
 /// Holds what a check tells of what is left against what is lost.
 fn tell(devices: &Devices, lost: &Lost) -> Result<(), String> {
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     let (volume, _) = Volume::open_members(opening).map_err(|error| error.to_string())?;
-    let report = check::run(volume.device().clone(), check::Options::default(), &mut |_| ());
+    let report = check::run(volume.device().clone(), check::CheckOptions::default(), &mut |_| ());
     let text = report.to_text();
     if report.is_clean() {
         return Err(format!("{lost:?}, and a check finds nothing"));

@@ -8,11 +8,11 @@
 
 use std::sync::Arc;
 
-use engine::{OpenOptions, Pool};
+use engine::{Pool, PoolOpenOptions};
 use runtime::clock::{Clock, ManualClock};
 use runtime::prng::Prng;
 use storage::device::sim::{Image, Timeline};
-use storage::volume::Opening;
+use storage::volume::VolumeDevices;
 use testkit::canon::Times;
 use testkit::crash::{History, judge};
 use testkit::ops::{Applied, Generator, Profile, Session, Step};
@@ -49,8 +49,8 @@ pub(crate) fn open(devices: &Devices) -> Result<Pool, String> {
 }
 
 pub(crate) fn open_by(devices: &Devices, clock: Arc<dyn Clock>) -> Result<Pool, String> {
-    let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let options = PoolOpenOptions { cache_bytes: 1 << 20, ..PoolOpenOptions::default() };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     Pool::open_members(opening, clock, options).map_err(|error| format!("does not open: {error}"))
 }
 

@@ -3,7 +3,7 @@
 //! afterwards, too.
 
 use engine::Pool;
-use engine::vnode::api::FsError;
+use engine::api::FsError;
 use format::members::MemberState;
 use runtime::prng::Prng;
 use storage::device::RequestKind;

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::Pool;
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::api::{Caller, FileKind, FileSystem, NewInode};
 use format::members::MemberState;
-use format::missed::Parts;
+use format::missed::StaleParts;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
 use storage::pool::{read_superblock, write_superblock_copy};
-use storage::volume::{Opening, Volume};
+use storage::volume::{Volume, VolumeDevices};
 
 use super::raid5::{all_but, new_raid5};
 use super::raid5_crash::without;
@@ -259,20 +259,20 @@ fn what_a_member_that_joins_has_is_there_after_the_recovery() {
 fn what_is_left_as_it_is_counts_as_missed() {
     let devices = new_raid5(4);
     let left = reopened(&devices, &[0, 1, 2]);
-    let opening = Opening { devices: shared(&left), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&left), accepts_missing: false };
     let (volume, mut label) = Volume::open_members(opening).expect("one may be away");
     volume.begin_writing(&mut label).expect("nothing fails");
     let missed = |device: &SimDevice| {
         let label = read_superblock(device).expect("it has a label").current;
         label.members[3].missed.expect("it has a map")
     };
-    assert_eq!(missed(&left[0]), Parts::NONE);
+    assert_eq!(missed(&left[0]), StaleParts::NONE);
     let place = label.geometry.segment_place(0, 5);
     volume.note_missed(place, PAGE).expect("nothing fails");
     let geometry = &label.geometry;
     let offset = geometry.groups_offset + (u64::from(place.fragment()) << geometry.fragment_shift);
-    let parts = Parts::of(geometry, &(offset..offset + 1));
+    let parts = StaleParts::of(geometry, &(offset..offset + 1));
     for device in &left {
-        assert!(missed(device).has_all(&parts) && parts != Parts::NONE);
+        assert!(missed(device).has_all(&parts) && parts != StaleParts::NONE);
     }
 }

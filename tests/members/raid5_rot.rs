@@ -3,15 +3,17 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
-use engine::{CreateOptions, Pool};
+use engine::api::{Caller, FileSystem};
+use engine::{Pool, PoolCreateOptions};
 use format::defect::DefectCode;
 use format::ids::Place;
 use format::members::Layout;
 use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
-use storage::device::{AlignedBuffer, Device, Operation, Purpose, RequestKind, SharedBytes};
-use storage::volume::{Opening, Volume};
+use storage::device::{
+    AlignedBuffer, Device, DeviceOperation, IoPurpose, RequestKind, SharedBytes,
+};
+use storage::volume::{Volume, VolumeDevices};
 
 use super::raid5::{LAYOUT, MEMBER_BYTES};
 use super::raid5_both::{BLOCK_PAGES, Closed, FILE_BYTES, closed, name};
@@ -37,12 +39,12 @@ impl Block {
         const ROWS: u64 = 4;
         let units = u64::try_from(count - 1).expect("few");
         let devices = devices_of(vec![Image::blank(MEMBER_BYTES); count]);
-        let mut options = CreateOptions::new(MEMBER_BYTES, [6; 64]);
+        let mut options = PoolCreateOptions::new(MEMBER_BYTES, [6; 64]);
         options.geometry.journal_bytes = Some(1 << 20);
         options.geometry.segment_bytes = Some(ROWS * units * 8192);
         Pool::create_on(&shared(&devices), LAYOUT, &ManualClock::new(), &options)
             .expect("a pool in stripes fits");
-        let opening = Opening { devices: shared(&devices), accepts_missing: false };
+        let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
         let (volume, superblock) = Volume::open_members(opening).expect("all are there");
         let geometry = &superblock.geometry;
         let stripes = geometry.stripes().expect("it has stripes");
@@ -52,7 +54,7 @@ impl Block {
         let length = stripes.row_start(row + ROWS) - offset;
         let all = content(count, usize::try_from(length).expect("small"));
         let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(&all))];
-        volume.submit_write(Purpose::Data, start, pieces).wait().expect("nothing fails");
+        volume.submit_write(IoPurpose::Data, start, pieces).wait().expect("nothing fails");
         // All but the first page and the last two.
         let bytes = all[PAGE..all.len() - 2 * PAGE].to_vec();
         let at = (offset + PAGE_WIDE..).step_by(PAGE).take(bytes.len() / PAGE);
@@ -71,13 +73,13 @@ impl Block {
         }
         rotten.iter().for_each(|(member, offset)| self.devices[*member].rot(offset + 99, 4));
         let is_it = |bytes: &[u8]| bytes == self.bytes;
-        let healed = self.volume.heal(Purpose::Data, self.place, self.bytes.len(), &is_it);
+        let healed = self.volume.heal(IoPurpose::Data, self.place, self.bytes.len(), &is_it);
         let healed = healed.expect("the others give it");
         assert!(healed.bytes.is_some_and(|bytes| bytes[..] == self.bytes), "{what}");
         assert_eq!(healed.bad, healed.repaired, "{what}");
         for (&(member, offset), expected) in self.pages.iter().zip(self.bytes.chunks(PAGE)) {
-            let read = Operation::Read { offset, buffer: AlignedBuffer::for_reading(PAGE) };
-            let found = self.devices[member].submit(Purpose::Data, read).wait();
+            let read = DeviceOperation::Read { offset, buffer: AlignedBuffer::for_reading(PAGE) };
+            let found = self.devices[member].submit(IoPurpose::Data, read).wait();
             let found = found.expect("it was written again").buffer.expect("it was read");
             assert!(found[..] == *expected, "{what}: {offset} of {member}");
         }
@@ -130,14 +132,15 @@ fn a_bad_sector_is_looked_around_with_few_requests() {
         let first = block.pages[0];
         let beside = (first.0, first.1 - PAGE_WIDE);
         let reads = || -> u64 {
-            let of = |device: &Arc<SimDevice>| device.counts().of(Purpose::Data, RequestKind::Read);
+            let of =
+                |device: &Arc<SimDevice>| device.counts().of(IoPurpose::Data, RequestKind::Read);
             block.devices.iter().map(|device| of(device).requests).sum()
         };
         for &bad in block.pages.iter().chain([&beside]) {
             let faults = vec![Fault::BadSector { offset: bad.1 }];
             block.devices[bad.0].arm(FaultPlan { faults });
             let (before, is_it) = (reads(), |bytes: &[u8]| bytes == block.bytes);
-            let healed = block.volume.heal(Purpose::Data, block.place, block.bytes.len(), &is_it);
+            let healed = block.volume.heal(IoPurpose::Data, block.place, block.bytes.len(), &is_it);
             let healed = healed.expect("the others give it");
             let is_hit = u64::from(bad != beside);
             assert_eq!((healed.bad, healed.repaired), (is_hit, is_hit), "{count}, {bad:?}");
@@ -169,9 +172,9 @@ fn given(devices: &Devices, closed: &Closed, what: &str) -> Vec<bool> {
 
 /// Returns how many blocks a check finds lost; it finds nothing else.
 fn told(devices: &Devices, what: &str) -> usize {
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     let (volume, _) = Volume::open_members(opening).expect("it was closed");
-    let report = check::run(volume.device().clone(), check::Options::default(), &mut |_| ());
+    let report = check::run(volume.device().clone(), check::CheckOptions::default(), &mut |_| ());
     let is_block = |code: &DefectCode| matches!(code, DefectCode::IO001 | DefectCode::MP005);
     assert!(report.counts.keys().all(is_block), "{what}: {}", report.to_text());
     usize::try_from(report.defect_count()).expect("few")
@@ -215,7 +218,7 @@ fn a_check_finds_lost_what_a_mount_cannot_read() {
 fn rot_in_all_units_of_a_member_is_no_defect() {
     let count = 3;
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); count]);
-    let mut options = CreateOptions::new(MEMBER_BYTES, [6; 64]);
+    let mut options = PoolCreateOptions::new(MEMBER_BYTES, [6; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     let layout = Layout::Raid5 { unit_shift: 12 };
     Pool::create_on(&shared(&devices), layout, &ManualClock::new(), &options)

@@ -27,10 +27,10 @@ fn filled(count: usize) -> Devices {
 }
 
 fn scrub(pool: &Pool) -> ScrubReport {
-    assert!(pool.scrub().expect("there are several"));
+    assert!(pool.devices().scrub().expect("there are several"));
     for _ in 0..1000 {
         pool.tick().expect("nothing fails");
-        let report = pool.scrub_report().expect("one was begun");
+        let report = pool.devices().scrub_report().expect("one was begun");
         if report.is_done {
             return report;
         }
@@ -98,12 +98,12 @@ fn what_is_not_written_again_is_no_loss() {
         devices[1].rot(offset + 77, 4);
     }
     let faults = vec![Fault::Fail { kind: RequestKind::Write, nth: 0, persists: true }];
-    assert!(pool.scrub().expect("there are several"));
+    assert!(pool.devices().scrub().expect("there are several"));
     devices[1].arm(FaultPlan { faults });
     for _ in 0..50 {
         pool.tick().expect("the pool goes on");
     }
-    let found = pool.scrub_report().expect("one was begun");
+    let found = pool.devices().scrub_report().expect("one was begun");
     assert!(found.unwritten > 0, "{found:?}");
     assert_eq!(unmended(&found), (0, 0, found.unwritten), "{found:?}");
     assert!(found.waits.is_some(), "the member has failed: {found:?}");
@@ -200,15 +200,15 @@ fn a_scrub_that_waits_for_a_member_goes_on_without_it_when_it_is_asked_for() {
     let count = 4;
     let devices = filled(count);
     let pool = open(&devices).expect("all are there");
-    assert!(pool.scrub().expect("there are several"));
+    assert!(pool.devices().scrub().expect("there are several"));
     pool.tick().expect("nothing fails");
-    pool.fail_member(1).expect("the others have all");
+    pool.devices().fail_member(1).expect("the others have all");
     (0..50).for_each(|_| pool.tick().expect("nothing fails"));
-    let waits = pool.scrub_report().expect("one was begun");
+    let waits = pool.devices().scrub_report().expect("one was begun");
     assert!(!waits.is_done && waits.waits.is_some(), "{waits:?}");
-    assert!(!pool.scrub().expect("it is under way"));
+    assert!(!pool.devices().scrub().expect("it is under way"));
     (0..200).for_each(|_| pool.tick().expect("nothing fails"));
-    let found = pool.scrub_report().expect("one was begun");
+    let found = pool.devices().scrub_report().expect("one was begun");
     assert!(found.is_done && found.uncompared_bytes > 0, "{found:?}");
     assert_eq!(unmended(&found), NOTHING, "{found:?}");
 }
@@ -259,8 +259,8 @@ fn what_a_scrub_finds_is_one_line_of_the_log() {
     assert!(line.contains(&repaired) && line.contains("slot 2"), "{line}");
     // Others may read meanwhile, and mend what they meet.
     assert!(lines.len() < 10, "{lines:?}");
-    let errors = |slot: usize| pool.members()[slot].counts.checksum_errors;
+    let errors = |slot: usize| pool.devices().members()[slot].counts.checksum_errors;
     assert!(errors(2) > 20 && errors(1) == 0);
-    pool.clear_errors(Some(2));
+    pool.devices().clear_errors(Some(2));
     assert_eq!(errors(2), 0);
 }

@@ -1,18 +1,18 @@
-//! A device takes the place of a member of a pool in stripes: what is made anew, beside writers,
+//! A device takes the place of a member of a pool in stripes: what is rebuilt, beside writers,
 //! and what is said of what nobody gives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::vnode::api::{Caller, FileSystem};
-use engine::{CreateOptions, Pool, RebuildReport};
+use engine::api::{Caller, FileSystem};
+use engine::{Pool, PoolCreateOptions, RebuildReport};
 use format::members::MemberState;
 use runtime::clock::{Clock, ManualClock, Timestamp};
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
-use storage::device::{Purpose, RequestKind, SharedDevice};
+use storage::device::{IoPurpose, RequestKind, SharedDevice};
 use storage::pool::read_superblock;
-use storage::volume::{Opening, Volume};
+use storage::volume::{Volume, VolumeDevices};
 
 use super::raid5::{LAYOUT, MEMBER_BYTES, all_but, content, new_raid5};
 use super::raid5_crash::open_by;
@@ -43,12 +43,12 @@ pub(crate) fn open(devices: &Devices) -> Result<Pool, String> {
 }
 
 pub(crate) fn states(pool: &Pool) -> Vec<MemberState> {
-    pool.members().iter().map(|member| member.member.state).collect()
+    pool.devices().members().iter().map(|member| member.member.state).collect()
 }
 
 pub(crate) fn begin(pool: &Pool, slot: usize, new: &Arc<SimDevice>) {
     let new: SharedDevice = Arc::<SimDevice>::clone(new);
-    pool.replace_member(slot, new, [77; 16]).expect("the others have all");
+    pool.devices().replace_member(slot, new, [77; 16]).expect("the others have all");
 }
 
 /// Lets jobs work until no member is joining.
@@ -70,9 +70,10 @@ fn with_spare(count: usize, slot: usize) -> Devices {
 }
 
 fn check(devices: &Devices, what: &str) {
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     let (volume, _) = Volume::open_members(opening).expect("enough are there");
-    let report = check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| ());
+    let report =
+        check::run(Arc::clone(volume.device()), check::CheckOptions::default(), &mut |_| ());
     assert!(report.is_clean(), "{what}: {}", report.to_text());
 }
 
@@ -113,7 +114,7 @@ fn a_new_device_is_made_whole_beside_writers() {
         }
         assert!(round > 3, "beside {round} rounds of writes");
         assert!(pool.jobs().is_empty());
-        let report = pool.rebuild_report().expect("there was one");
+        let report = pool.devices().rebuild_report().expect("there was one");
         assert_eq!((report.lost, report.names.len()), (0, 0), "{report:?}");
         pool.close().expect("nothing fails");
         drop(pool);
@@ -145,18 +146,19 @@ fn a_rebuild_reads_and_writes_live_segments_alone() {
     put(&pool, "open", &content(9, 60_000)).expect("there is room");
     let geometry = pool.status().geometry;
     let read = |kind| -> u64 {
-        let of = |device: &Arc<SimDevice>| device.counts().of(Purpose::Cleaner, kind).bytes;
+        let of = |device: &Arc<SimDevice>| device.counts().of(IoPurpose::Cleaner, kind).bytes;
         all_but(count, 2).iter().map(|&at| of(&devices[at])).sum()
     };
     let before = read(RequestKind::Read);
     begin(&pool, 2, &devices[count]);
     finish(&pool);
-    let RebuildReport { made_bytes, passed_over_bytes, .. } = pool.rebuild_report().expect("one");
+    let RebuildReport { made_bytes, passed_over_bytes, .. } =
+        pool.devices().rebuild_report().expect("one");
     let groups = geometry.device_bytes - geometry.groups_offset - (128 << 10);
     let made = made_bytes - geometry.groups_offset;
     assert!(passed_over_bytes > groups / 2, "{passed_over_bytes} of {groups} are of no use");
     assert!(made + passed_over_bytes <= groups, "each piece once");
-    let written = devices[count].counts().of(Purpose::Cleaner, RequestKind::Write).bytes;
+    let written = devices[count].counts().of(IoPurpose::Cleaner, RequestKind::Write).bytes;
     let superblock = u64::try_from(format::superblock::SUPERBLOCK_BYTES).expect("small");
     let fixed = geometry.groups_offset - 2 * superblock;
     assert_eq!(written, fixed + made / 3, "its share of what is in use");
@@ -180,8 +182,8 @@ fn a_rebuild_reads_and_writes_live_segments_alone() {
     }
     let of_data = |device: &Arc<SimDevice>| {
         let counts = device.counts();
-        counts.of(Purpose::Data, RequestKind::Read).requests
-            + counts.of(Purpose::Summary, RequestKind::Read).requests
+        counts.of(IoPurpose::Data, RequestKind::Read).requests
+            + counts.of(IoPurpose::Summary, RequestKind::Read).requests
     };
     assert_eq!(devices.iter().map(of_data).sum::<u64>(), 0, "no write reads");
 }
@@ -227,7 +229,7 @@ fn what_no_other_member_gives_is_told_by_its_path() {
         begin(&pool, 1, &devices[count]);
         finish(&pool);
         assert_eq!(states(&pool), [MemberState::Online; 4]);
-        let report = pool.rebuild_report().expect("there was one");
+        let report = pool.devices().rebuild_report().expect("there was one");
         assert!(report.names.iter().any(|name| name.contains("/file3, bytes")), "{report:?}");
         for number in 0..8 {
             let name = format!("file{number}");
@@ -264,7 +266,7 @@ fn a_member_that_gives_nothing_stops_the_rebuild() {
     devices[1].arm(FaultPlan::none());
     assert!(pool.pause_job(jobs[0].id, false), "it goes on");
     finish(&pool);
-    assert_eq!(pool.rebuild_report().expect("there was one").lost, 0);
+    assert_eq!(pool.devices().rebuild_report().expect("there was one").lost, 0);
     pool.close().expect("nothing fails");
     drop(pool);
     let left = reopened(&devices, &[1, 3]);
@@ -296,7 +298,7 @@ fn copies_of(devices: &[Arc<SimDevice>], bytes: &[u8]) -> Vec<(usize, u64)> {
 fn a_rebuild_stops_before_a_group_whose_maps_cannot_be_read() {
     let (count, slot) = (3, 1);
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); count]);
-    let mut options = CreateOptions::new(MEMBER_BYTES, [6; 64]);
+    let mut options = PoolCreateOptions::new(MEMBER_BYTES, [6; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     options.geometry.segment_bytes = Some(128 << 10);
     options.geometry.group_bytes = Some(2 << 20);
@@ -315,10 +317,10 @@ fn a_rebuild_stops_before_a_group_whose_maps_cannot_be_read() {
     drop(pool);
     let images = devices.iter().map(|device| device.image());
     let devices = devices_of(images.chain([Image::blank(MEMBER_BYTES)]).collect());
-    let opening = Opening { devices: shared(&devices[..count]), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices[..count]), accepts_missing: false };
     let (volume, superblock) = Volume::open_members(opening).expect("all are there");
     let place = superblock.geometry.free_map_place(4, 0);
-    let map = volume.read(Purpose::Home, place, 4096).expect("it is there");
+    let map = volume.read(IoPurpose::Home, place, 4096).expect("it is there");
     let copies = copies_of(&devices[..count], &map);
     assert_eq!(copies.len(), 2, "a map has two copies");
     drop(volume);
@@ -329,7 +331,7 @@ fn a_rebuild_stops_before_a_group_whose_maps_cannot_be_read() {
     for _ in 0..100 {
         pool.tick().unwrap_or_else(|error| panic!("the pool goes on: {error}"));
     }
-    let (jobs, report) = (pool.jobs(), pool.rebuild_report().expect("there is one"));
+    let (jobs, report) = (pool.jobs(), pool.devices().rebuild_report().expect("there is one"));
     assert_eq!(states(&pool)[slot], MemberState::Joining, "{jobs:?} {report:?}");
     let failure = jobs.first().and_then(|job| job.failure.clone()).expect("it has stopped");
     assert!(failure.contains("how they are kept is not known"), "{failure}");
@@ -337,7 +339,7 @@ fn a_rebuild_stops_before_a_group_whose_maps_cannot_be_read() {
     turn();
     assert!(pool.pause_job(jobs[0].id, false), "it goes on");
     finish(&pool);
-    assert_eq!(pool.rebuild_report().expect("there is one").lost, 0);
+    assert_eq!(pool.devices().rebuild_report().expect("there is one").lost, 0);
     pool.close().expect("nothing fails");
     drop(pool);
     for lost in [0, 2] {
@@ -356,15 +358,15 @@ fn a_rebuild_stops_before_a_group_whose_maps_cannot_be_read() {
 fn rows_with_a_joining_member_do_not_count_as_agreed() {
     let (count, slot) = (4, 2);
     let devices = with_spare(count, slot);
-    let opening = Opening { devices: shared(&devices[..count]), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices[..count]), accepts_missing: false };
     let (volume, superblock) = Volume::open_members(opening).expect("all are there");
     let geometry = &superblock.geometry;
     let place = geometry.segment_place(0, geometry.segments_of(0) - 1);
     let stripe = usize::try_from(geometry.stripe_fragments(0)).expect("small") * 4096;
-    let agrees = || volume.agrees(Purpose::Cleaner, place, stripe);
+    let agrees = || volume.agrees(IoPurpose::Cleaner, place, stripe);
     assert!(agrees(), "zeros agree");
     let new: SharedDevice = Arc::<SimDevice>::clone(&devices[count]);
-    volume.begin_replace(slot, new, [77; 16]).expect("the others have all");
+    volume.membership().begin_replace(slot, new, [77; 16]).expect("the others have all");
     assert!(!agrees(), "nobody knows what the new one has");
 }
 
@@ -434,9 +436,9 @@ fn the_job_of_a_device_that_failed_makes_no_other_whole() {
     begin(&pool, slot, &devices[count]);
     (0..STEPS_BEFORE).for_each(|_| pool.tick().expect("nothing fails"));
     assert_eq!(states(&pool)[slot], MemberState::Joining, "its job has begun, and has not ended");
-    pool.fail_member(slot).expect("the others have all");
+    pool.devices().fail_member(slot).expect("the others have all");
     let next: SharedDevice = Arc::<SimDevice>::clone(&devices[count + 1]);
-    pool.replace_member(slot, next, [78; 16]).expect("the others have all");
+    pool.devices().replace_member(slot, next, [78; 16]).expect("the others have all");
     finish(&pool);
     pool.close().expect("nothing fails");
     drop(pool);

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use engine::vnode::api::{Caller, FileSystem};
+use engine::api::{Caller, FileSystem};
 use format::ids::Place;
 use format::members::MemberState;
 use format::stripes::Stripes;
@@ -19,9 +19,9 @@ use runtime::sync::Mutex;
 use runtime::sync::sim::{Scheduler, current, sleep_until};
 use storage::device::sim::{Fault, FaultPlan, Image};
 use storage::device::{
-    AlignedBuffer, Device, DeviceError, Purpose, Redundancy, RequestKind, SharedBytes, Ticket,
+    AlignedBuffer, Device, DeviceError, IoPurpose, Redundancy, RequestKind, SharedBytes, Ticket,
 };
-use storage::volume::{Opening, ToRemake, Volume};
+use storage::volume::{RebuildRequest, Volume, VolumeDevices};
 
 use super::raid5::{MEMBER_BYTES, all_but, content, new_raid5};
 use super::raid5_crash::setting;
@@ -83,7 +83,7 @@ impl Rows {
         let images: Vec<Image> = base.iter().map(|device| device.image()).collect();
         let all = devices_of([images, vec![Image::blank(MEMBER_BYTES); LOSSES]].concat());
         let (members, spares) = (all[..MEMBERS].to_vec(), all[MEMBERS..].to_vec());
-        let opening = Opening { devices: shared(&members), accepts_missing: false };
+        let opening = VolumeDevices { devices: shared(&members), accepts_missing: false };
         let (volume, superblock) = Volume::open_members(opening).expect("all are there");
         let geometry = &superblock.geometry;
         let last = geometry.segments_of(0);
@@ -126,7 +126,7 @@ impl Rows {
             let mut sum = vec![0; length];
             for device in &devices {
                 let offset = self.stripes.row_offset(row);
-                let unit = device.read(Purpose::Data, offset, length).expect("it can be read");
+                let unit = device.read(IoPurpose::Data, offset, length).expect("it can be read");
                 sum.iter_mut().zip(unit.iter()).for_each(|(sum, byte)| *sum ^= byte);
             }
             let is_zero = sum.iter().all(|byte| *byte == 0);
@@ -159,7 +159,7 @@ impl Rows {
             let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes_new))];
             let page = u32::try_from((range.start - bytes.start) / 4096).expect("small");
             let at = place.advance(page * self.volume.geometry().page_fragments());
-            in_flight.push((range.clone(), self.volume.submit_write(Purpose::Data, at, pieces)));
+            in_flight.push((range.clone(), self.volume.submit_write(IoPurpose::Data, at, pieces)));
             let mut from = 0;
             for row in first..end {
                 let row_bytes = usize::try_from(self.stripes.row_bytes(row)).expect("small");
@@ -206,14 +206,20 @@ impl Rows {
             if prng.below(2) == 0 {
                 let new = spares.pop().expect("there is one for each");
                 let id = [u8::try_from(200 + spares.len()).expect("small"); 16];
-                let taken =
-                    self.volume.begin_replace(slot, device(std::slice::from_ref(&new), 0), id);
+                let taken = self.volume.membership().begin_replace(
+                    slot,
+                    device(std::slice::from_ref(&new), 0),
+                    id,
+                );
                 taken.expect("the others have all");
                 members[slot] = new;
                 *self.devices.lock() = (members, spares);
                 self.counts.lock().replaced += 1;
             } else {
-                self.volume.begin_return_of(slot).expect("nothing of it is on its way");
+                self.volume
+                    .membership()
+                    .begin_return_of(slot)
+                    .expect("nothing of it is on its way");
                 self.counts.lock().returned += 1;
             }
             self.make_whole(slot);
@@ -237,13 +243,18 @@ impl Rows {
     /// Makes the joining member whole, piece by piece.
     fn make_whole(&self, slot: usize) {
         let volume = &self.volume;
-        let stay = volume.stay_in(slot).expect("it is there");
+        let stay = volume.membership().stay_in(slot).expect("it is there");
         for (_, bytes) in &self.segments {
-            if volume.must_remake(slot, bytes) {
+            if volume.membership().must_rebuild(slot, bytes) {
                 let made = (0..STEPS_MAX).any(|_| {
                     let (kept, keeps) = (Redundancy::Parity, BTreeSet::new());
-                    let wanted = ToRemake { piece: bytes.clone(), kept, keeps };
-                    let made = volume.remake_pieces(slot, &[wanted], &first_copy(), |_, _| {});
+                    let wanted = RebuildRequest { piece: bytes.clone(), kept, keeps };
+                    let made = volume.membership().rebuild_pieces(
+                        slot,
+                        &[wanted],
+                        &first_copy(),
+                        |_, _| {},
+                    );
                     let is_made = made.expect("the others give all") == 1;
                     if !is_made {
                         sleep_until(now_ns() + MS_NS / 8);
@@ -255,7 +266,7 @@ impl Rows {
             }
             self.assert_sums(bytes, "while it joins");
         }
-        volume.end_join(slot, &stay).expect("nothing fails");
+        volume.membership().end_join(slot, &stay).expect("nothing fails");
         self.segments.iter().for_each(|(_, bytes)| self.assert_sums(bytes, "when it is online"));
     }
 
@@ -266,7 +277,7 @@ impl Rows {
                 self.segments.iter().find(|it| it.1.contains(&start)).expect("it is in one");
             let page = u32::try_from((start - bytes.start) / 4096).expect("small");
             let at = place.advance(page * self.volume.geometry().page_fragments());
-            self.volume.read(Purpose::Data, at, length).expect("it can be read")
+            self.volume.read(IoPurpose::Data, at, length).expect("it can be read")
         };
         for (start, bytes) in self.written.lock().iter() {
             let is_it = read(*start, bytes.len())[..] == bytes[..];
@@ -288,7 +299,7 @@ fn rows_agree_beside_a_rebuild_and_writers() {
         rows.segments.iter().for_each(|(place, bytes)| {
             let length = usize::try_from(bytes.end - bytes.start).expect("small");
             let pieces = vec![SharedBytes::from(AlignedBuffer::zeroed(length))];
-            let written = rows.volume.submit_write(Purpose::Data, *place, pieces).wait();
+            let written = rows.volume.submit_write(IoPurpose::Data, *place, pieces).wait();
             written.expect("nothing fails");
         });
         let scheduler = Scheduler::new(seed);
@@ -328,13 +339,13 @@ fn a_scrub_behind_a_rebuild_under_load_writes_no_parity() {
         let slot = below(&mut prng, MEMBERS);
         for step in 0..120 {
             if step == 30 {
-                pool.fail_member(slot).expect("the others have all");
+                pool.devices().fail_member(slot).expect("the others have all");
             }
             if step == 60 && seed % 2 == 0 {
                 begin(&pool, slot, &devices[MEMBERS]);
                 members[slot] = devices[MEMBERS].clone();
             } else if step == 60 {
-                pool.return_member_in(slot).expect("nothing of it is on its way");
+                pool.devices().return_member_in(slot).expect("nothing of it is on its way");
             }
             if step % 20 == 0 {
                 let faults = (0..4).map(|_| Fault::Delay {
@@ -358,10 +369,10 @@ fn a_scrub_behind_a_rebuild_under_load_writes_no_parity() {
         // Segments that were free, and were passed over, are filled in part.
         (0..12).for_each(|_| work(&pool, &mut prng, &mut files));
         pool.sync().expect("nothing fails");
-        assert!(pool.scrub().expect("there are several"), "{what}");
+        assert!(pool.devices().scrub().expect("there are several"), "{what}");
         let report = (0..1000).find_map(|_| {
             pool.tick().expect("nothing fails");
-            pool.scrub_report().filter(|report| report.is_done)
+            pool.devices().scrub_report().filter(|report| report.is_done)
         });
         let report = report.unwrap_or_else(|| panic!("{what}: the scrub does not end"));
         assert_eq!(

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use engine::{OpenOptions, Pool};
+use engine::{Pool, PoolOpenOptions};
 use format::members::MemberState;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
-use storage::device::{AlignedBuffer, Device, Purpose, Redundancy, RequestKind, SharedDevice};
-use storage::volume::{Opening, ReplaceError, ToRemake, Volume};
+use storage::device::{AlignedBuffer, Device, IoPurpose, Redundancy, RequestKind, SharedDevice};
+use storage::volume::{RebuildRequest, ReplaceError, Volume, VolumeDevices};
 
 use super::{
     Devices, POOL_BYTES, cut_at, devices_of, first_copy, get, new_mirror, open, put, reopened,
@@ -25,7 +25,7 @@ fn content(name: usize, version: usize) -> Vec<u8> {
 }
 
 fn states(pool: &Pool) -> Vec<MemberState> {
-    pool.members().iter().map(|member| member.member.state).collect()
+    pool.devices().members().iter().map(|member| member.member.state).collect()
 }
 
 /// Lets jobs work until no member is joining.
@@ -45,7 +45,7 @@ fn filled() -> Devices {
     let junk = devices_of(vec![Image::blank(POOL_BYTES)]);
     for offset in (0..POOL_BYTES).step_by(1 << 20) {
         let bytes = AlignedBuffer::copy_of(&[0xa5; 4096]);
-        junk[0].write(Purpose::Data, offset, bytes).expect("in range");
+        junk[0].write(IoPurpose::Data, offset, bytes).expect("in range");
     }
     let devices = devices_of([images, vec![junk[0].image()]].concat());
     let pool = open(&devices[..2]).expect("a new mirror opens");
@@ -58,7 +58,7 @@ fn filled() -> Devices {
 
 fn begin(pool: &Pool, devices: &Devices) {
     let new: SharedDevice = devices[2].clone();
-    pool.replace_member(1, new, [77; 16]).expect("the first has all");
+    pool.devices().replace_member(1, new, [77; 16]).expect("the first has all");
     assert_eq!(states(pool), [MemberState::Online, MemberState::Joining]);
 }
 
@@ -71,9 +71,10 @@ fn verify(pool: &Pool, versions: &BTreeMap<usize, usize>, what: &str) {
 
 fn check_alone(devices: &Devices, what: &str) {
     let (volume, _) =
-        Volume::open_members(Opening { devices: shared(devices), accepts_missing: false })
+        Volume::open_members(VolumeDevices { devices: shared(devices), accepts_missing: false })
             .expect("it is a member");
-    let report = check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| {});
+    let report =
+        check::run(Arc::clone(volume.device()), check::CheckOptions::default(), &mut |_| {});
     assert!(report.findings.is_empty(), "{what}: {:?}", report.findings);
 }
 
@@ -174,7 +175,7 @@ fn a_new_device_that_dies_is_left_out_and_another_can_join() {
     put(&pool, "f0", &content(0, 9)).expect("one is enough");
     let another = devices_of(vec![Image::blank(POOL_BYTES)]);
     let new: SharedDevice = another[0].clone();
-    pool.replace_member(1, new, [78; 16]).expect("the first has all");
+    pool.devices().replace_member(1, new, [78; 16]).expect("the first has all");
     finish(&pool);
     assert_eq!(states(&pool), [MemberState::Online; 2]);
     drop(pool);
@@ -189,23 +190,23 @@ fn what_cannot_be_replaced_is_refused() {
     let pool = open(&devices[..2]).expect("it was closed");
     let device = |bytes: u64| -> SharedDevice { devices_of(vec![Image::blank(bytes)])[0].clone() };
     let refused = |slot, bytes| {
-        let error = pool.replace_member(slot, device(bytes), [8; 16]);
+        let error = pool.devices().replace_member(slot, device(bytes), [8; 16]);
         error.expect_err("it is refused")
     };
     assert!(matches!(refused(1, POOL_BYTES - 4096), ReplaceError::TooSmall { .. }));
     assert!(matches!(refused(2, POOL_BYTES), ReplaceError::NoSlot { slot: 2 }));
     begin(&pool, &devices);
     assert!(matches!(refused(1, POOL_BYTES), ReplaceError::Joins { slot: 1 }));
-    assert!(matches!(pool.fail_member(0), Err(ReplaceError::Joins { slot: 1 })));
-    pool.fail_member(1).expect("the first has all");
-    assert!(matches!(refused(0, POOL_BYTES), ReplaceError::Needed { slot: 0 }));
+    assert!(matches!(pool.devices().fail_member(0), Err(ReplaceError::Joins { slot: 1 })));
+    pool.devices().fail_member(1).expect("the first has all");
+    assert!(matches!(refused(0, POOL_BYTES), ReplaceError::Needed { slot: 0, .. }));
     let single = devices_of(vec![Image::blank(POOL_BYTES)]);
     let one: SharedDevice = single[0].clone();
-    let create = engine::CreateOptions::new(POOL_BYTES, [4; 64]);
+    let create = engine::PoolCreateOptions::new(POOL_BYTES, [4; 64]);
     Pool::create(&one, &ManualClock::new(), &create).expect("a pool fits");
-    let options = OpenOptions::default();
+    let options = PoolOpenOptions::default();
     let pool = Pool::open(one, Arc::new(ManualClock::new()), options).expect("just made");
-    let error = pool.replace_member(0, device(POOL_BYTES), [8; 16]);
+    let error = pool.devices().replace_member(0, device(POOL_BYTES), [8; 16]);
     assert!(matches!(error, Err(ReplaceError::NotSeveral)));
 }
 
@@ -214,35 +215,35 @@ fn what_cannot_be_replaced_is_refused() {
 #[test]
 fn a_piece_waits_for_the_write_that_is_at_it() {
     let devices = filled();
-    let opening = Opening { devices: shared(&devices[..2]), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices[..2]), accepts_missing: false };
     let (volume, superblock) = Volume::open_members(opening).expect("a mirror");
     let new: SharedDevice = devices[2].clone();
-    volume.begin_replace(1, new, [77; 16]).expect("the first has all");
-    let place = superblock.geometry.root_place();
+    volume.membership().begin_replace(1, new, [77; 16]).expect("the first has all");
+    let place = superblock.geometry.group_layout().root_place();
     let offset = superblock.geometry.device_offset(place, 1).expect("in a group");
     let piece = u32::try_from(offset >> 20).expect("small");
     let members = volume.members().expect("there are two");
     let write = members.begin_write(offset..offset + 4096);
     let mut at = 0;
     let walk = |at: &mut u64| {
-        while let Some(range) = volume.piece_at(*at) {
+        while let Some(range) = volume.membership().piece_at(*at) {
             let end = range.end;
             let (kept, keeps) = (Redundancy::Copies, BTreeSet::new());
-            let wanted = ToRemake { piece: range, kept, keeps };
-            let made = volume.remake_pieces(1, &[wanted], &first_copy(), |_, _| {});
+            let wanted = RebuildRequest { piece: range, kept, keeps };
+            let made = volume.membership().rebuild_pieces(1, &[wanted], &first_copy(), |_, _| {});
             if made.expect("nothing fails") == 0 {
                 return;
             }
             *at = end;
         }
-        let stay = volume.stay_in(1).expect("it is there");
-        volume.end_join(1, &stay).expect("nothing fails");
+        let stay = volume.membership().stay_in(1).expect("it is there");
+        volume.membership().end_join(1, &stay).expect("nothing fails");
     };
     walk(&mut at);
     assert_eq!(at >> 20, u64::from(piece), "it stands before the write");
     drop(write);
     walk(&mut at);
-    assert!(volume.joining().is_none(), "it goes on: {at}");
+    assert!(volume.membership().joining().is_none(), "it goes on: {at}");
 }
 
 /// Goal: where labels cannot be written the pool stops, for memory knows of a member what they do
@@ -288,7 +289,7 @@ fn a_device_without_write_through_is_flushed_by_each_commit() {
     put(&pool, "new", b"before").expect("there is room");
     assert!(devices[0].counts().write_throughs() > 0);
     let new: SharedDevice = Arc::<SimDevice>::clone(&slow);
-    pool.replace_member(1, new, [77; 16]).expect("the first has all");
+    pool.devices().replace_member(1, new, [77; 16]).expect("the first has all");
     finish(&pool);
     let before = devices[0].counts().write_throughs();
     put(&pool, "new", b"behind").expect("there is room");

@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
-use engine::{CreateOptions, Pool};
+use engine::api::{Caller, FileSystem};
+use engine::{Pool, PoolCreateOptions};
 use format::members::{Layout, MemberState};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
-use storage::device::SharedDevice;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
 use storage::device::{
-    AlignedBuffer, Device, DeviceError, Purpose, Redundancy, RequestKind, SharedBytes,
+    AlignedBuffer, Device, DeviceError, IoPurpose, Redundancy, RequestKind, SharedBytes,
+    SharedDevice,
 };
-use storage::volume::{AttachError, Busy, Moved, Opening, ReplaceError, Volume, Way};
+use storage::volume::{
+    AttachError, ReplaceError, SegmentBusyError, SegmentMoveMode, SegmentMoveOutcome, Volume,
+    VolumeDevices,
+};
 
 use super::groups::{check_all, group_of, groups};
 use super::raid5_crash::cut;
@@ -45,7 +48,7 @@ pub(super) fn verify(pool: &Pool, versions: &Versions, what: &str) {
 }
 
 pub(super) fn states(pool: &Pool) -> Vec<MemberState> {
-    pool.members().iter().map(|member| member.member.state).collect()
+    pool.devices().members().iter().map(|member| member.member.state).collect()
 }
 
 pub(super) fn device(devices: &[Arc<SimDevice>], at: usize) -> SharedDevice {
@@ -53,20 +56,21 @@ pub(super) fn device(devices: &[Arc<SimDevice>], at: usize) -> SharedDevice {
 }
 
 pub(super) fn moved(pool: &Pool) -> Option<u64> {
-    pool.reshaping().map(|reshaping| reshaping.reshape.moved)
+    pool.devices().reshaping().map(|reshaping| reshaping.reshape.moved)
 }
 
 /// Lets jobs work until all has moved.
 pub(super) fn finish(pool: &Pool) {
     for _ in 0..2000 {
         pool.tick().expect("nothing fails");
-        let is_narrowed = pool.reshaping().is_none() && pool.given_up().is_none();
+        let is_narrowed =
+            pool.devices().reshaping().is_none() && pool.devices().given_up().is_none();
         if is_narrowed && pool.jobs().is_empty() {
             return;
         }
         assert!(pool.jobs().iter().all(|job| job.failure.is_none()), "{:?}", pool.jobs());
     }
-    panic!("the move does not end: {:?}, {:?}", pool.jobs(), pool.reshaping());
+    panic!("the move does not end: {:?}, {:?}", pool.jobs(), pool.devices().reshaping());
 }
 
 fn filled(width: usize) -> Devices {
@@ -82,7 +86,7 @@ pub(super) fn data_of(layout: Layout, width: usize) -> usize {
 /// that is full of junk.
 pub(super) fn filled_as(layout: Layout, width: usize) -> Devices {
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); width + 1]);
-    let mut options = CreateOptions::new(MEMBER_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(MEMBER_BYTES, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     // Long enough that rows of another width make a difference.
     let is_of_three = data_of(layout, width) == 3;
@@ -91,7 +95,7 @@ pub(super) fn filled_as(layout: Layout, width: usize) -> Devices {
     Pool::create_on(&members, layout, &ManualClock::new(), &options).expect("it fits");
     for offset in (0..MEMBER_BYTES).step_by(1 << 16) {
         let bytes = AlignedBuffer::copy_of(&[0xa5; 4096]);
-        devices[width].write(Purpose::Data, offset, bytes).expect("in range");
+        devices[width].write(IoPurpose::Data, offset, bytes).expect("in range");
     }
     let pool = open(&devices[..width]).expect("a new pool opens");
     (0..FILES).for_each(|name| write(&pool, name, 0));
@@ -112,10 +116,10 @@ pub(super) fn capacity(pool: &Pool) -> u64 {
 /// Holds what all members have against each other, and expects nothing that differs but what
 /// nothing uses.
 pub(super) fn scrub(pool: &Pool, what: &str) {
-    assert!(pool.scrub().expect("there are several"));
+    assert!(pool.devices().scrub().expect("there are several"));
     for _ in 0..2000 {
         pool.tick().expect("nothing fails");
-        let report = pool.scrub_report().expect("it was begun");
+        let report = pool.devices().scrub_report().expect("it was begun");
         if report.is_done {
             assert_eq!((unmended(&report), report.repaired), (NOTHING, 0), "{what}: {report:?}");
             return;
@@ -134,12 +138,12 @@ fn a_raid5_gets_a_member_while_it_is_in_use() {
         let pool = open(&devices[..width]).expect("it was closed");
         pool.tick().expect("nothing fails");
         let before = capacity(&pool);
-        assert_eq!(pool.widen(0, device(&devices, width), NEW).expect("it fits"), width);
+        assert_eq!(pool.devices().widen(0, device(&devices, width), NEW).expect("it fits"), width);
         assert_eq!(capacity(&pool), before, "{what}: not before all has moved");
         let mut versions = versions_of(FILES);
         let mut seen = Vec::new();
         for round in 1..400 {
-            if pool.reshaping().is_none() {
+            if pool.devices().reshaping().is_none() {
                 break;
             }
             seen.extend(moved(&pool));
@@ -197,10 +201,10 @@ pub(super) fn widened(layout: Layout, width: usize) -> Run {
     let pool = open(&devices[..width]).expect("it was closed");
     pool.tick().expect("nothing fails");
     let begun = devices[0].time();
-    pool.widen(width - 1, device(&devices, width), NEW).expect("it fits");
+    pool.devices().widen(width - 1, device(&devices, width), NEW).expect("it fits");
     let mut acknowledged = Vec::new();
     for round in 1..2000 {
-        if pool.reshaping().is_none() {
+        if pool.devices().reshaping().is_none() {
             break;
         }
         if round % 5 == 0 {
@@ -244,7 +248,7 @@ pub(super) fn bring_new(pool: &Pool, new: usize) {
     if let Some(away) = away {
         assert_eq!(away, new, "{:?}", states(pool));
         let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
-        pool.replace_member(away, device(&other, 0), [78; 16]).expect("it fits");
+        pool.devices().replace_member(away, device(&other, 0), [78; 16]).expect("it fits");
     }
 }
 
@@ -285,7 +289,7 @@ fn a_cut_at_any_moment_of_a_move_loses_nothing() {
                     (0..3).for_each(|_| pool.tick().expect("nothing fails"));
                     // It comes back with what it had: all that was moved since it has missed.
                     let back = devices_of(vec![images[lost].clone()]);
-                    if pool.return_member(device(&back, 0)).is_ok() {
+                    if pool.devices().return_member(device(&back, 0)).is_ok() {
                         while states(&pool).contains(&MemberState::Joining) {
                             pool.tick().expect("nothing fails");
                         }
@@ -320,8 +324,8 @@ fn a_member_that_fails_meanwhile_is_waited_for() {
         pool.tick().expect("nothing fails");
         let faults = vec![Fault::Fail { kind: RequestKind::Write, nth, persists: true }];
         devices[lost].arm(FaultPlan { faults });
-        pool.widen(0, device(&devices, 3), NEW).expect("it fits");
-        while pool.reshaping().is_some() && states(&pool)[lost] != MemberState::Failed {
+        pool.devices().widen(0, device(&devices, 3), NEW).expect("it fits");
+        while pool.devices().reshaping().is_some() && states(&pool)[lost] != MemberState::Failed {
             pool.tick().expect("nothing fails");
         }
         let mut versions = versions_of(FILES);
@@ -338,7 +342,7 @@ fn a_member_that_fails_meanwhile_is_waited_for() {
         assert_eq!(moved(&pool), Some(stands_at), "{what}: nothing moves without it");
         verify(&pool, &versions, &what);
         let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
-        pool.replace_member(lost, device(&other, 0), [78; 16]).expect("it fits");
+        pool.devices().replace_member(lost, device(&other, 0), [78; 16]).expect("it fits");
         stood += usize::from(stands_at > 0);
         finish(&pool);
         assert_eq!(states(&pool), [MemberState::Online; 4], "{what}");
@@ -355,19 +359,19 @@ fn a_disk_group_can_leave_while_it_gets_a_member() {
     let devices = filled(3);
     let pool = open(&devices[..3]).expect("it was closed");
     let others = devices_of(vec![Image::blank(MEMBER_BYTES); 4]);
-    pool.add_disk_group(&group_of(&others, RAID5, &[0, 1, 2])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&others, RAID5, &[0, 1, 2])).expect("it fits");
     for name in FILES..FILES + 8 {
         write(&pool, name, 0);
     }
-    pool.widen(4, device(&others, 3), NEW).expect("it fits");
-    pool.remove_disk_group(1).expect("the first has room");
-    let error = pool.widen(4, device(&others, 3), [78; 16]).expect_err("it leaves");
+    pool.devices().widen(4, device(&others, 3), NEW).expect("it fits");
+    pool.devices().remove_disk_group(1).expect("the first has room");
+    let error = pool.devices().widen(4, device(&others, 3), [78; 16]).expect_err("it leaves");
     assert!(matches!(error, AttachError::Reshaped | AttachError::Unfit(_)), "{error}");
     for _ in 0..400 {
         pool.tick().expect("nothing fails");
     }
     assert_eq!(groups(&pool).len(), 1, "{:?}", pool.jobs());
-    assert!(pool.reshaping().is_none() && pool.jobs().is_empty(), "{:?}", pool.jobs());
+    assert!(pool.devices().reshaping().is_none() && pool.jobs().is_empty(), "{:?}", pool.jobs());
     verify(&pool, &versions_of(FILES + 8), "after it");
     pool.close().expect("nothing fails");
     drop(pool);
@@ -383,7 +387,7 @@ fn a_full_disk_group_gets_a_member() {
     let devices = filled(3);
     let pool = open(&devices[..3]).expect("it was closed");
     let others = devices_of(vec![Image::blank(MEMBER_BYTES); 4]);
-    pool.add_disk_group(&group_of(&others, RAID5, &[0, 1, 2])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&others, RAID5, &[0, 1, 2])).expect("it fits");
     let mut name = FILES;
     while put(&pool, &format!("f{name}"), &content(name, 0)).is_ok() {
         name += 1;
@@ -391,7 +395,7 @@ fn a_full_disk_group_gets_a_member() {
     let caller = Caller::root();
     let _ = pool.unlink(&caller, pool.root(), format!("f{name}").as_bytes(), None);
     pool.tick().expect("nothing fails");
-    pool.widen(4, device(&others, 3), NEW).expect("it fits");
+    pool.devices().widen(4, device(&others, 3), NEW).expect("it fits");
     finish(&pool);
     verify(&pool, &versions_of(name), "after it");
     write(&pool, name, 0);
@@ -404,19 +408,19 @@ fn a_full_disk_group_gets_a_member() {
 #[test]
 fn a_new_member_that_comes_back_can_be_lost_again() {
     let devices = filled(3);
-    let opening = Opening { devices: shared(&devices[..3]), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices[..3]), accepts_missing: false };
     let (volume, mut superblock) = Volume::open_members(opening).expect("it was closed");
-    let slot = volume.changing().widen(&mut superblock, 0, device(&devices, 3), NEW);
+    let slot = volume.membership().changing().widen(&mut superblock, 0, device(&devices, 3), NEW);
     let slot = slot.expect("it fits");
     let set = volume.members().expect("there are several");
     for _ in 0..2 {
-        let stay = volume.stay_in(slot).expect("it is there");
-        volume.end_join(slot, &stay).expect("nothing fails");
+        let stay = volume.membership().stay_in(slot).expect("it is there");
+        volume.membership().end_join(slot, &stay).expect("nothing fails");
         let view = set.view();
         assert!((0..4).all(|at| set.can_lose(&view[at])), "one of four can be lost");
         let error = DeviceError::Failed { device: "d3".to_owned() };
         set.fail(slot, &view[slot], error).expect("the others have all");
-        volume.begin_return_of(slot).expect("it is there");
+        volume.membership().begin_return_of(slot).expect("it is there");
     }
 }
 
@@ -432,9 +436,9 @@ fn a_new_member_is_taken_back_before_anything_is_moved() {
         let pool = open(&devices[..3]).expect("it was closed");
         pool.tick().expect("nothing fails");
         let before = capacity(&pool);
-        let slot = pool.widen(0, device(&devices, 3), NEW).expect("it fits");
+        let slot = pool.devices().widen(0, device(&devices, 3), NEW).expect("it fits");
         if is_other_away {
-            pool.fail_member(1).unwrap_or_else(|error| panic!("{what}: {error}"));
+            pool.devices().fail_member(1).unwrap_or_else(|error| panic!("{what}: {error}"));
         }
         if at == 1 {
             // Nothing is moved while one is away.
@@ -444,20 +448,22 @@ fn a_new_member_is_taken_back_before_anything_is_moved() {
             assert_eq!(moved(&pool), Some(0), "{what}");
         }
         if at == 2 {
-            pool.fail_member(slot).unwrap_or_else(|error| panic!("{what}: {error}"));
+            pool.devices().fail_member(slot).unwrap_or_else(|error| panic!("{what}: {error}"));
         }
         write(&pool, 1, 7);
-        let taken = pool.take_member_back(slot).expect("nothing fails");
+        let taken = pool.devices().take_member_back(slot).expect("nothing fails");
         let taken = taken.unwrap_or_else(|| panic!("{what}: it is not taken back"));
         taken.blank().expect("it is there");
         drop(taken);
-        assert!(pool.reshaping().is_none() && capacity(&pool) == before, "{what}");
+        assert!(pool.devices().reshaping().is_none() && capacity(&pool) == before, "{what}");
         let mut versions = versions_of(FILES);
         versions.insert(1, 7);
         verify(&pool, &versions, &what);
         if is_other_away {
             let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
-            pool.replace_member(1, device(&other, 0), [78; 16]).expect("the others have all");
+            pool.devices()
+                .replace_member(1, device(&other, 0), [78; 16])
+                .expect("the others have all");
             while states(&pool).contains(&MemberState::Joining) {
                 pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
             }
@@ -465,7 +471,7 @@ fn a_new_member_is_taken_back_before_anything_is_moved() {
             continue;
         }
         assert!(
-            pool.take_member_back(slot).expect("nothing fails").is_none(),
+            pool.devices().take_member_back(slot).expect("nothing fails").is_none(),
             "{what}: it is gone"
         );
         for round in 0..20 {
@@ -482,11 +488,11 @@ fn a_new_member_is_taken_back_before_anything_is_moved() {
         }
         let pool = open(&devices[..3]).unwrap_or_else(|error| panic!("{what}: {error}"));
         pool.tick().expect("nothing fails");
-        pool.widen(0, device(&devices, 3), [81; 16]).expect("it is added after all");
+        pool.devices().widen(0, device(&devices, 3), [81; 16]).expect("it is added after all");
         finish(&pool);
         verify(&pool, &versions, &what);
         assert!(
-            pool.take_member_back(3).expect("nothing fails").is_none(),
+            pool.devices().take_member_back(3).expect("nothing fails").is_none(),
             "{what}: it has a share now"
         );
         assert!(capacity(&pool) > before, "{what}");
@@ -501,12 +507,13 @@ fn a_cut_while_a_new_member_is_taken_back_loses_nothing() {
     let devices = filled(3);
     let pool = open(&devices[..3]).expect("it was closed");
     pool.tick().expect("nothing fails");
-    let slot = pool.widen(0, device(&devices, 3), NEW).expect("it fits");
+    let slot = pool.devices().widen(0, device(&devices, 3), NEW).expect("it fits");
     write(&pool, 1, 7);
     let mut versions = versions_of(FILES);
     versions.insert(1, 7);
     let begun = devices[0].time();
-    let taken = pool.take_member_back(slot).expect("nothing fails").expect("nothing was moved");
+    let taken =
+        pool.devices().take_member_back(slot).expect("nothing fails").expect("nothing was moved");
     taken.blank().expect("it is there");
     let ended = devices[0].time();
     drop((taken, pool));
@@ -520,7 +527,7 @@ fn a_cut_while_a_new_member_is_taken_back_loses_nothing() {
             let opened = if with == 4 { opened.or_else(|_| open(&devices[..3])) } else { opened };
             let pool = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
             verify(&pool, &versions, &what);
-            match pool.reshaping() {
+            match pool.devices().reshaping() {
                 Some(_) if with == 4 => {
                     left_in += 1;
                     finish(&pool);
@@ -540,30 +547,35 @@ fn a_cut_while_a_new_member_is_taken_back_loses_nothing() {
 #[test]
 fn a_segment_that_is_written_to_is_not_moved() {
     let devices = filled(3);
-    let opening = Opening { devices: shared(&devices[..3]), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices[..3]), accepts_missing: false };
     let (volume, mut superblock) = Volume::open_members(opening).expect("it was closed");
-    let changing = volume.changing();
+    let changing = volume.membership().changing();
     let slot = changing.widen(&mut superblock, 0, device(&devices, 3), NEW).expect("it fits");
-    let stay = volume.stay_in(slot).expect("it is there");
-    volume.end_join(slot, &stay).expect("nothing fails");
-    let place = superblock.geometry.root_place();
+    let stay = volume.membership().stay_in(slot).expect("it is there");
+    volume.membership().end_join(slot, &stay).expect("nothing fails");
+    let place = superblock.geometry.group_layout().root_place();
     let page = || vec![SharedBytes::from(AlignedBuffer::copy_of(&[9; 4096]))];
-    volume.submit_write(Purpose::Home, place, page()).wait().expect("nothing fails");
+    volume.submit_write(IoPurpose::Home, place, page()).wait().expect("nothing fails");
     let offset = superblock.geometry.device_offset(place, 1).expect("in a group");
     let (set, _) = volume.members().expect("several").of_slot(0).expect("it is there");
     let under_way = set.begin_write(offset..offset + 4096);
     let kind_of = |_| Ok(Some(Redundancy::Copies));
-    let moved = changing.move_segments(0..1, Way::Segment(40), &kind_of).expect("nothing fails");
-    assert_eq!(moved, Moved::Busy);
+    let moved = changing
+        .move_segments(0..1, SegmentMoveMode::Segment(40), &kind_of)
+        .expect("nothing fails");
+    assert_eq!(moved, SegmentMoveOutcome::Busy);
     drop(under_way);
-    let moved = changing.move_segments(0..1, Way::Segment(40), &kind_of).expect("nothing fails");
-    assert_eq!(moved, Moved::All);
-    let found = volume.read(Purpose::Home, place, 4096).expect("it can be read");
+    let moved = changing
+        .move_segments(0..1, SegmentMoveMode::Segment(40), &kind_of)
+        .expect("nothing fails");
+    assert_eq!(moved, SegmentMoveOutcome::All);
+    let found = volume.read(IoPurpose::Home, place, 4096).expect("it can be read");
     assert!(found[..] == page()[0][..], "what was written before it moved");
-    volume.submit_write(Purpose::Home, place, page()).wait().expect("nothing fails");
-    let moved =
-        changing.move_segments(1..2, Way::Segment(40), &|_| Err(Busy)).expect("nothing fails");
-    assert_eq!(moved, Moved::Busy, "what it is cannot be told");
+    volume.submit_write(IoPurpose::Home, place, page()).wait().expect("nothing fails");
+    let moved = changing
+        .move_segments(1..2, SegmentMoveMode::Segment(40), &|_| Err(SegmentBusyError))
+        .expect("nothing fails");
+    assert_eq!(moved, SegmentMoveOutcome::Busy, "what it is cannot be told");
 }
 
 /// Goal: a disk group that was added gets a member as the first does.
@@ -572,7 +584,7 @@ fn a_disk_group_that_was_added_gets_a_member() {
     let devices = filled(3);
     let pool = open(&devices[..3]).expect("it was closed");
     let others = devices_of(vec![Image::blank(MEMBER_BYTES); 4]);
-    pool.add_disk_group(&group_of(&others, RAID5, &[0, 1, 2])).expect("it fits");
+    pool.devices().add_disk_group(&group_of(&others, RAID5, &[0, 1, 2])).expect("it fits");
     let mut versions = versions_of(FILES);
     for name in FILES..FILES * 3 {
         write(&pool, name, 1);
@@ -580,7 +592,7 @@ fn a_disk_group_that_was_added_gets_a_member() {
     }
     let before: Vec<u64> = groups(&pool).iter().map(|group| group.total_bytes).collect();
     pool.tick().expect("nothing fails");
-    assert_eq!(pool.widen(4, device(&others, 3), NEW).expect("it fits"), 6);
+    assert_eq!(pool.devices().widen(4, device(&others, 3), NEW).expect("it fits"), 6);
     finish(&pool);
     let after: Vec<u64> = groups(&pool).iter().map(|group| group.total_bytes).collect();
     assert!(after[0] == before[0] && after[1] > before[1], "{before:?} {after:?}");
@@ -605,38 +617,39 @@ fn what_cannot_get_a_member_is_refused() {
     let pool = open(&devices[..3]).expect("it was closed");
     pool.tick().expect("nothing fails");
     let blank = |bytes: u64| device(&devices_of(vec![Image::blank(bytes)]), 0);
-    let error = pool.widen(0, blank(MEMBER_BYTES - (1 << 20)), NEW).expect_err("too small");
+    let error =
+        pool.devices().widen(0, blank(MEMBER_BYTES - (1 << 20)), NEW).expect_err("too small");
     assert!(matches!(error, AttachError::Unfit(ReplaceError::TooSmall { .. })), "{error}");
-    let error = pool.widen(7, blank(MEMBER_BYTES), NEW).expect_err("nobody is there");
+    let error = pool.devices().widen(7, blank(MEMBER_BYTES), NEW).expect_err("nobody is there");
     assert!(matches!(error, AttachError::Unfit(ReplaceError::NoSlot { slot: 7 })), "{error}");
     let mirror = devices_of(vec![Image::blank(MEMBER_BYTES); 2]);
-    pool.add_disk_group(&group_of(&mirror, Layout::Mirror, &[0, 1])).expect("it fits");
-    let error = pool.widen(3, blank(MEMBER_BYTES), NEW).expect_err("a mirror");
+    pool.devices().add_disk_group(&group_of(&mirror, Layout::Mirror, &[0, 1])).expect("it fits");
+    let error = pool.devices().widen(3, blank(MEMBER_BYTES), NEW).expect_err("a mirror");
     assert!(matches!(error, AttachError::NoStripes { number: 1, kind: "mirror" }), "{error}");
-    pool.fail_member(1).expect("parity has what it has");
-    let error = pool.widen(0, blank(MEMBER_BYTES), NEW).expect_err("one is away");
+    pool.devices().fail_member(1).expect("parity has what it has");
+    let error = pool.devices().widen(0, blank(MEMBER_BYTES), NEW).expect_err("one is away");
     assert!(matches!(error, AttachError::Lacking { slot: 1, .. }), "{error}");
-    pool.replace_member(1, blank(MEMBER_BYTES), [79; 16]).expect("it fits");
+    pool.devices().replace_member(1, blank(MEMBER_BYTES), [79; 16]).expect("it fits");
     while states(&pool).contains(&MemberState::Joining) {
         pool.tick().expect("nothing fails");
     }
-    pool.widen(0, blank(MEMBER_BYTES), NEW).expect("all are there");
-    let error = pool.widen(0, blank(MEMBER_BYTES), [80; 16]).expect_err("one at a time");
+    pool.devices().widen(0, blank(MEMBER_BYTES), NEW).expect("all are there");
+    let error = pool.devices().widen(0, blank(MEMBER_BYTES), [80; 16]).expect_err("one at a time");
     assert!(matches!(error, AttachError::Reshaped), "{error}");
     finish(&pool);
     // As they are made by default, segments are long enough.
     let wide = devices_of(vec![Image::blank(256 << 20); 8]);
-    let options = CreateOptions::new(256 << 20, [5; 64]);
+    let options = PoolCreateOptions::new(256 << 20, [5; 64]);
     Pool::create_on(&shared(&wide), RAID5, &ManualClock::new(), &options).expect("it fits");
     let pool = open(&wide).expect("it was made");
-    pool.widen(0, blank(256 << 20), NEW).expect("eight and one");
+    pool.devices().widen(0, blank(256 << 20), NEW).expect("eight and one");
     drop(pool);
     // Short segments have as many rows in one width as in the other.
     let small = devices_of(vec![Image::blank(10 << 20); 3]);
-    let mut options = CreateOptions::new(10 << 20, [5; 64]);
+    let mut options = PoolCreateOptions::new(10 << 20, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     Pool::create_on(&shared(&small), RAID5, &ManualClock::new(), &options).expect("it fits");
     let pool = open(&small).expect("it was made");
-    let error = pool.widen(0, blank(10 << 20), NEW).expect_err("nothing is gained");
+    let error = pool.devices().widen(0, blank(10 << 20), NEW).expect_err("nothing is gained");
     assert!(matches!(error, AttachError::NoGain { number: 0, .. }), "{error}");
 }

@@ -1,13 +1,15 @@
 //! A stripe gets a member more, and loses one, while the pool is in use, and whatever happens
 //! meanwhile. Data is there once: what a device does not give is written nowhere as if it had.
 
-use engine::vnode::api::{Caller, FileSystem, FsError};
+use engine::api::{Caller, FileSystem, FsError};
 use engine::{DiskGroupError, Pool};
 use format::members::{Layout, MemberState};
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image};
-use storage::device::{AlignedBuffer, Device, Purpose, Redundancy, RequestKind};
-use storage::volume::{AttachError, Moved, NarrowError, Opening, Volume, Way};
+use storage::device::{AlignedBuffer, Device, IoPurpose, Redundancy, RequestKind};
+use storage::volume::{
+    AttachError, NarrowError, SegmentMoveMode, SegmentMoveOutcome, Volume, VolumeDevices,
+};
 
 use super::groups::{check_all, group_of, groups};
 use super::reshape::{
@@ -23,7 +25,7 @@ const STRIPE: Layout = Layout::Stripe { unit_shift: 14 };
 fn moved_beside_writers(pool: &Pool, versions: &mut Versions, what: &str) -> Vec<u64> {
     let mut seen = Vec::new();
     for round in 1..800 {
-        if pool.reshaping().is_none() && pool.given_up().is_none() {
+        if pool.devices().reshaping().is_none() && pool.devices().given_up().is_none() {
             break;
         }
         seen.extend(moved(pool));
@@ -51,7 +53,7 @@ fn a_stripe_gets_a_member_and_loses_another_while_it_is_in_use() {
         let pool = open(&devices[..width]).expect("it was closed");
         pool.tick().expect("nothing fails");
         let before = capacity(&pool);
-        assert_eq!(pool.widen(0, device(&devices, width), NEW).expect("it fits"), width);
+        assert_eq!(pool.devices().widen(0, device(&devices, width), NEW).expect("it fits"), width);
         let mut versions = versions_of(FILES);
         let seen = moved_beside_writers(&pool, &mut versions, &what);
         assert!(seen.len() > 4 && seen.is_sorted(), "{what}: {seen:?}");
@@ -65,7 +67,7 @@ fn a_stripe_gets_a_member_and_loses_another_while_it_is_in_use() {
         let devices = reopened(&devices, &(0..=width).collect::<Vec<_>>());
         let pool = open(&devices).expect("it was closed");
         pool.tick().expect("nothing fails");
-        pool.narrow(out).unwrap_or_else(|error| panic!("{what}: {error}"));
+        pool.devices().narrow(out).unwrap_or_else(|error| panic!("{what}: {error}"));
         let mut seen = moved_beside_writers(&pool, &mut versions, &what);
         seen.reverse();
         assert!(seen.len() > 4 && seen.is_sorted(), "{what}: {seen:?}");
@@ -139,14 +141,14 @@ fn a_new_member_on_which_nothing_lies_is_not_needed() {
             let devices = filled_as(STRIPE, 2);
             let pool = open(&devices[..2]).expect("it was closed");
             pool.tick().expect("nothing fails");
-            let slot = pool.widen(0, device(&devices, 2), NEW).expect("it fits");
+            let slot = pool.devices().widen(0, device(&devices, 2), NEW).expect("it fits");
             let faults = vec![Fault::Fail { kind, nth, persists: true }];
             devices[2].arm(FaultPlan { faults });
             let mut has_begun = false;
             while !has_begun && states(&pool)[slot] != MemberState::Failed {
                 // Once a segment is on its way the member is needed as any other.
                 let ticked = pool.tick();
-                let reshape = pool.reshaping().expect("it is not done").reshape;
+                let reshape = pool.devices().reshaping().expect("it is not done").reshape;
                 has_begun = ticked.is_err() || reshape.moved > 0 || reshape.kept.is_some();
                 let has_failed = states(&pool)[slot] == MemberState::Failed;
                 assert!(
@@ -182,7 +184,7 @@ fn opens_without(images: Vec<Image>, slot: usize, versions: &Versions, what: &st
         let pool = open(&devices[..with]).unwrap_or_else(|error| panic!("{what}: {error}"));
         verify(&pool, versions, &what);
         write(&pool, 2, 8);
-        let taken = pool.take_member_back(slot).expect("nothing fails");
+        let taken = pool.devices().take_member_back(slot).expect("nothing fails");
         assert!(taken.is_some(), "{what}: nothing lies on it");
         finish(&pool);
         verify(&pool, &Versions::from([(2, 8)]), &what);
@@ -203,7 +205,7 @@ fn a_cut_before_anything_lies_on_a_failing_member_loses_nothing() {
     for time in (run.begun..run.ended).step_by(5) {
         let images = cut_at(&recordings, time, false, &mut prng);
         let found = super::groups::labelled(&devices_of(images));
-        let opening = Opening { devices: shared(&found), accepts_missing: false };
+        let opening = VolumeDevices { devices: shared(&found), accepts_missing: false };
         let (_, label) = Volume::open_members(opening).expect("it was cut");
         let Some((_, slot)) = label.coming_slot() else {
             if seen > 0 {
@@ -229,7 +231,7 @@ fn stopped(pool: &Pool) -> Option<String> {
         if let Some(failure) = pool.jobs().into_iter().find_map(|job| job.failure) {
             return Some(failure);
         }
-        if pool.reshaping().is_none() && pool.jobs().is_empty() {
+        if pool.devices().reshaping().is_none() && pool.jobs().is_empty() {
             return None;
         }
     }
@@ -247,11 +249,11 @@ fn what_a_member_does_not_give_is_not_moved() {
         assert!(bad.len() > 10, "{what}: {bad:?}");
         let faults = bad.iter().step_by(3).map(|&offset| Fault::BadSector { offset }).collect();
         let pool = open(&devices[..2]).expect("it was closed");
-        pool.widen(0, device(&devices, 2), NEW).expect("it fits");
+        pool.devices().widen(0, device(&devices, 2), NEW).expect("it fits");
         devices[1].arm(FaultPlan { faults });
         let why = stopped(&pool).expect("what is bad is in the way");
         assert!(why.contains("/f4, bytes") && why.contains("cannot be read"), "{what}: {why}");
-        assert!(pool.reshaping().is_some(), "{what}");
+        assert!(pool.devices().reshaping().is_some(), "{what}");
         let mut versions = versions_of(FILES);
         versions.remove(&4);
         verify(&pool, &versions, &what);
@@ -284,21 +286,23 @@ fn what_is_not_read_when_it_is_moved_stays() {
 
 fn is_not_moved(kind: Redundancy, bad: &[usize]) {
     let devices = filled_as(STRIPE, 2);
-    let opening = Opening { devices: shared(&devices[..2]), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices[..2]), accepts_missing: false };
     let (volume, mut superblock) = Volume::open_members(opening).expect("it was closed");
-    let changing = volume.changing();
+    let changing = volume.membership().changing();
     let slot = changing.widen(&mut superblock, 0, device(&devices, 2), NEW).expect("it fits");
-    let stay = volume.stay_in(slot).expect("it is there");
-    volume.end_join(slot, &stay).expect("nothing fails");
+    let stay = volume.membership().stay_in(slot).expect("it is there");
+    volume.membership().end_join(slot, &stay).expect("nothing fails");
     let offsets = (superblock.geometry.groups_offset..MEMBER_BYTES - (1 << 20)).step_by(4096);
     let faults: Vec<Fault> = offsets.map(|offset| Fault::BadSector { offset }).collect();
     for &at in bad {
         devices[at].arm(FaultPlan { faults: faults.clone() });
     }
     let kind_of = |_| Ok(Some(kind));
-    let moved = changing.move_segments(0..1, Way::Segment(40), &kind_of).expect("nothing fails");
-    assert!(matches!(moved, Moved::Unread { .. }), "{kind:?}: {moved:?}");
-    assert_eq!(volume.reshaping().map(|it| it.reshape.moved), Some(0));
+    let moved = changing
+        .move_segments(0..1, SegmentMoveMode::Segment(40), &kind_of)
+        .expect("nothing fails");
+    assert!(matches!(moved, SegmentMoveOutcome::Unread { .. }), "{kind:?}: {moved:?}");
+    assert_eq!(volume.membership().reshaping().map(|it| it.reshape.moved), Some(0));
 }
 
 /// Goal: rot is told as rot, and counted where it is, whatever cannot be read on a member that has
@@ -320,7 +324,7 @@ fn rot_is_no_error_of_another_member() {
     for (at, offset) in &found {
         assert_eq!(*at, own, "it is of one unit");
         let page = AlignedBuffer::zeroed(4096);
-        devices[own].write(Purpose::Check, *offset, page).expect("nothing fails yet");
+        devices[own].write(IoPurpose::Check, *offset, page).expect("nothing fails yet");
     }
     let faults = found.iter().map(|(_, offset)| Fault::BadSector { offset: *offset }).collect();
     devices[1 - own].arm(FaultPlan { faults });
@@ -328,7 +332,7 @@ fn rot_is_no_error_of_another_member() {
     let file = pool.lookup(&Caller::root(), pool.root(), b"one").expect("it is there");
     let read = pool.read(&Caller::root(), file.ino, 0, one.len(), &mut Vec::new());
     assert!(matches!(read, Err(FsError::Corrupt { .. })), "{read:?}");
-    assert!(pool.members()[own].counts.checksum_errors > 0);
+    assert!(pool.devices().members()[own].counts.checksum_errors > 0);
     pool.forget(file.ino, 1);
 }
 
@@ -337,15 +341,17 @@ fn rot_is_no_error_of_another_member() {
 fn what_a_stripe_cannot_do_is_refused() {
     let devices = filled_as(STRIPE, 2);
     let pool = open(&devices[..2]).expect("it was closed");
-    let error = pool.narrow(1).expect_err("two are the fewest");
+    let error = pool.devices().narrow(1).expect_err("two are the fewest");
     let DiskGroupError::Narrow(NarrowError::Few { number: 0, kind: "stripe", members: 2 }) = error
     else {
         panic!("{error}");
     };
     let others = devices_of(vec![Image::blank(MEMBER_BYTES); 3]);
-    pool.add_disk_group(&group_of(&others, Layout::RoundRobin, &[0, 1])).expect("it fits");
-    let error = pool.widen(2, device(&others, 2), NEW).expect_err("a round-robin");
+    pool.devices()
+        .add_disk_group(&group_of(&others, Layout::RoundRobin, &[0, 1]))
+        .expect("it fits");
+    let error = pool.devices().widen(2, device(&others, 2), NEW).expect_err("a round-robin");
     assert!(matches!(error, AttachError::NoStripes { number: 1, kind: "round-robin" }), "{error}");
-    let error = pool.narrow(2).expect_err("a round-robin");
+    let error = pool.devices().narrow(2).expect_err("a round-robin");
     assert!(error.to_string().contains("round-robin"), "{error}");
 }

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use engine::Pool;
-use engine::vnode::api::FileSystem;
+use engine::api::FileSystem;
 use format::members::MemberState;
-use format::missed::{Parts, part_bytes};
+use format::missed::{StaleParts, part_bytes};
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
-use storage::device::{DeviceError, Purpose, RequestKind, SharedBytes, SharedDevice};
-use storage::volume::{Opening, ReturnError, Slot, Volume};
+use storage::device::{DeviceError, IoPurpose, RequestKind, SharedBytes, SharedDevice};
+use storage::volume::{MemberSlot, ReturnError, Volume, VolumeDevices};
 
 use super::raid5::{all_but, content, new_raid5};
 use super::rebuild::{open, place_of, states};
@@ -53,7 +53,9 @@ pub(super) fn finish(pool: &Pool, what: &str) {
         let failed = states.iter().position(|state| *state == MemberState::Failed);
         match failed {
             Some(slot) if !states.contains(&MemberState::Joining) => {
-                pool.return_member_in(slot).unwrap_or_else(|error| panic!("{what}: {error}"));
+                pool.devices()
+                    .return_member_in(slot)
+                    .unwrap_or_else(|error| panic!("{what}: {error}"));
             }
             Some(_) | None => {}
         }
@@ -73,10 +75,10 @@ pub(super) fn verify_each(devices: &Devices, numbers: std::ops::Range<u8>, what:
         verify(&pool, numbers.clone(), &what);
         pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
         drop(pool);
-        let opening = Opening { devices: shared(&left), accepts_missing: false };
+        let opening = VolumeDevices { devices: shared(&left), accepts_missing: false };
         let (volume, _) = Volume::open_members(opening).expect("it was open a moment ago");
         let report =
-            check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| ());
+            check::run(Arc::clone(volume.device()), check::CheckOptions::default(), &mut |_| ());
         assert!(report.is_clean(), "{what}: {}", report.to_text());
     }
 }
@@ -87,29 +89,29 @@ fn set_paused(pool: &Pool, is_paused: bool) {
     }
 }
 
-fn missed(pool: &Pool) -> Parts {
-    pool.members()[AWAY].member.missed.expect("it was whole when it went")
+fn missed(pool: &Pool) -> StaleParts {
+    pool.devices().members()[AWAY].member.missed.expect("it was whole when it went")
 }
 
-/// Goal: what is made anew is the fixed regions and the pieces that have a part which was written
+/// Goal: what is rebuilt is the fixed regions and the pieces that have a part which was written
 /// while the member was away, and that is all of them.
 #[test]
-fn only_what_changed_is_made_anew() {
+fn only_changes_are_rebuilt() {
     for (count, base) in grounds() {
         let what = format!("{count} members");
         let devices = again(&base);
         let pool = open(&devices).expect("it is new");
         (1..6).for_each(|number| write(&pool, number));
         pool.checkpoint().expect("nothing fails");
-        pool.fail_member(AWAY).expect("the others have all");
-        assert_eq!(missed(&pool), Parts::NONE, "{what}: all was durable on it");
+        pool.devices().fail_member(AWAY).expect("the others have all");
+        assert_eq!(missed(&pool), StaleParts::NONE, "{what}: all was durable on it");
         (6..8).for_each(|number| write(&pool, number));
         let parts = missed(&pool);
         let geometry = pool.status().geometry;
         assert!(parts.count() > 0);
-        pool.return_member_in(AWAY).expect("it is there");
+        pool.devices().return_member_in(AWAY).expect("it is there");
         finish(&pool, &what);
-        let report = pool.rebuild_report().expect("there was one");
+        let report = pool.devices().rebuild_report().expect("there was one");
         let fixed = geometry.groups_offset;
         let largest = (1 << 20).max(geometry.segment_bytes());
         // Each part may touch one piece more than it fills.
@@ -117,7 +119,7 @@ fn only_what_changed_is_made_anew() {
         assert!(report.made_bytes <= most, "{what}: {report:?}, {} parts", parts.count());
         assert!(report.passed_over_bytes > 0, "{what}: {report:?}");
         assert!(report.made_bytes < geometry.device_bytes * 3 / 4, "{what}: {report:?}");
-        assert_eq!(pool.members()[AWAY].member.missed, None);
+        assert_eq!(pool.devices().members()[AWAY].member.missed, None);
         verify(&pool, 1..8, &what);
         pool.close().expect("nothing fails");
         drop(pool);
@@ -125,10 +127,10 @@ fn only_what_changed_is_made_anew() {
     }
 }
 
-/// Goal: what a member had answered and lost, for it was not flushed, is made anew too. Method: its
+/// Goal: what a member had answered and lost, for it was not flushed, is rebuilt too. Method: its
 /// flush fails, and what comes back has what was durable alone.
 #[test]
-fn what_was_not_durable_on_it_when_it_went_is_made_anew() {
+fn what_was_not_durable_on_it_when_it_went_is_rebuilt() {
     for (count, base) in grounds() {
         for nth in 0..4 {
             let what = format!("{count} members, flush {nth}");
@@ -150,7 +152,9 @@ fn what_was_not_durable_on_it_when_it_went_is_made_anew() {
             let options = SimOptions { name: "/sim/back".to_owned(), ..SimOptions::default() };
             let back = SimDevice::open(durable, options);
             let shared_back: SharedDevice = Arc::<SimDevice>::clone(&back);
-            pool.return_member(shared_back).unwrap_or_else(|error| panic!("{what}: {error}"));
+            pool.devices()
+                .return_member(shared_back)
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
             finish(&pool, &what);
             verify(&pool, 1..number + 1, &what);
             pool.close().expect("nothing fails");
@@ -177,14 +181,14 @@ fn a_member_that_comes_back_is_not_believed_before_it_has_all() {
         let pool = open(&devices).expect("it is new");
         (1..6).for_each(|number| write(&pool, number));
         pool.tick().expect("nothing fails");
-        pool.fail_member(AWAY).expect("the others have all");
+        pool.devices().fail_member(AWAY).expect("the others have all");
         (1..6).for_each(|number| write(&pool, number + 10));
         pool.close().expect("nothing fails");
         drop(pool);
         // It is there at the open, and nothing of it may be read before it is whole.
         let devices = again(&devices);
         let pool = open(&devices).expect("the others have all");
-        pool.return_member_in(AWAY).expect("it is there");
+        pool.devices().return_member_in(AWAY).expect("it is there");
         pool.tick().expect("nothing fails");
         set_paused(&pool, true);
         if states(&pool)[AWAY] == MemberState::Joining {
@@ -211,15 +215,15 @@ fn one_that_goes_again_meanwhile_forgets_nothing() {
             let pool = open(&devices).expect("it is new");
             pool.tick().expect("nothing fails");
             (1..4).for_each(|number| write(&pool, number));
-            pool.fail_member(AWAY).expect("the others have all");
+            pool.devices().fail_member(AWAY).expect("the others have all");
             (4..7).for_each(|number| write(&pool, number));
             let first = missed(&pool);
-            pool.return_member_in(AWAY).expect("it is there");
+            pool.devices().return_member_in(AWAY).expect("it is there");
             for _ in 0..steps {
                 pool.tick().expect("nothing fails");
             }
             let was_joining = states(&pool)[AWAY] == MemberState::Joining;
-            pool.fail_member(AWAY).expect("the others have all");
+            pool.devices().fail_member(AWAY).expect("the others have all");
             if was_joining {
                 assert!(missed(&pool).has_all(&first), "{what}: what it missed is forgotten");
             }
@@ -270,7 +274,7 @@ fn a_member_that_was_missing_comes_back_at_an_open() {
             pool.tick().expect("nothing fails");
         }
         assert_eq!(states(&pool), vec![MemberState::Online; count], "{what}");
-        let report = pool.rebuild_report().expect("there was one");
+        let report = pool.devices().rebuild_report().expect("there was one");
         assert!(report.passed_over_bytes > 0, "{what}: {report:?}");
         pool.close().expect("nothing fails");
         drop(pool);
@@ -285,7 +289,10 @@ fn what_does_not_belong_is_refused() {
     let devices = again(&new_mirror(2));
     let pool = open(&devices).expect("it is new");
     write(&pool, 1);
-    assert!(matches!(pool.return_member_in(AWAY), Err(ReturnError::NotAway { slot: AWAY })));
+    assert!(matches!(
+        pool.devices().return_member_in(AWAY),
+        Err(ReturnError::NotAway { slot: AWAY })
+    ));
     pool.close().expect("nothing fails");
     drop(pool);
     // Each half is opened alone, and goes on.
@@ -298,7 +305,7 @@ fn what_does_not_belong_is_refused() {
     let pool = open(&halves[0]).expect("one of two is enough");
     let device = |devices: &Devices| -> SharedDevice { Arc::<SimDevice>::clone(&devices[0]) };
     let refused = |other: SharedDevice| {
-        let error = pool.return_member(other).expect_err("it does not belong");
+        let error = pool.devices().return_member(other).expect_err("it does not belong");
         error.to_string()
     };
     let before = halves[1][0].counts().writes();
@@ -309,8 +316,11 @@ fn what_does_not_belong_is_refused() {
     assert!(blank.contains("not a pool"), "{blank}");
     let raid5 = refused(device(&new_raid5(3)));
     assert!(raid5.contains("different pools") || raid5.contains("larger"), "{raid5}");
-    assert!(matches!(pool.return_member_in(AWAY), Err(ReturnError::NotThere { slot: AWAY })));
-    assert!(matches!(pool.return_member_in(0), Err(ReturnError::NotAway { slot: 0 })));
+    assert!(matches!(
+        pool.devices().return_member_in(AWAY),
+        Err(ReturnError::NotThere { slot: AWAY })
+    ));
+    assert!(matches!(pool.devices().return_member_in(0), Err(ReturnError::NotAway { slot: 0 })));
 }
 
 /// Goal: a write that began while a member was away, and ends when it has come back, did not go to
@@ -318,21 +328,21 @@ fn what_does_not_belong_is_refused() {
 #[test]
 fn a_write_in_flight_is_missed_too() {
     let devices = again(&new_mirror(2));
-    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
     let (volume, superblock) = Volume::open_members(opening).expect("a mirror");
     let members = volume.members().expect("there are two");
     let error = DeviceError::Failed { device: "d1".to_owned() };
     members.fail(AWAY, &members.view()[AWAY], error).expect("the other has all");
-    let place = superblock.geometry.root_place();
+    let place = superblock.geometry.group_layout().root_place();
     let offset = superblock.geometry.device_offset(place, 1).expect("in a group");
-    let piece = volume.piece_at(offset).expect("in the pool");
-    let bytes = volume.read_page(Purpose::Home, place).expect("it can be read");
+    let piece = volume.membership().piece_at(offset).expect("in the pool");
+    let bytes = volume.read_page(IoPurpose::Home, place).expect("it can be read");
     let before = devices[AWAY].counts().writes();
-    let write = volume.submit_write(Purpose::Home, place, vec![SharedBytes::from(bytes)]);
+    let write = volume.submit_write(IoPurpose::Home, place, vec![SharedBytes::from(bytes)]);
     assert_eq!(devices[AWAY].counts().writes(), before, "it does not go to it");
-    volume.begin_return_of(AWAY).expect("it is there");
+    volume.membership().begin_return_of(AWAY).expect("it is there");
     write.wait().expect("nothing fails");
-    assert!(volume.must_remake(AWAY, &piece), "it is made anew");
+    assert!(volume.membership().must_rebuild(AWAY, &piece), "it is rebuilt");
 }
 
 /// Goal: the answer to a write from before a member went away, collected when the member is back,
@@ -340,17 +350,17 @@ fn a_write_in_flight_is_missed_too() {
 #[test]
 fn an_answer_of_before_it_went_fails_no_member_that_is_back() {
     let devices = again(&new_mirror(2));
-    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
     let (volume, _) = Volume::open_members(opening).expect("a mirror");
     let members = volume.members().expect("there are two");
     let before = members.view();
-    let fail = |seen: &Slot| {
+    let fail = |seen: &MemberSlot| {
         let error = DeviceError::Failed { device: "d1".to_owned() };
         members.fail(AWAY, seen, error).expect("the other has all");
     };
     fail(&before[AWAY]);
     assert_eq!(members.view()[AWAY].state, MemberState::Failed);
-    volume.begin_return_of(AWAY).expect("it is there");
+    volume.membership().begin_return_of(AWAY).expect("it is there");
     fail(&before[AWAY]);
     assert_eq!(members.view()[AWAY].state, MemberState::Joining, "it gets its writes");
     fail(&members.view()[AWAY]);
@@ -403,10 +413,10 @@ fn a_cut_at_any_moment_loses_nothing() {
         };
         let begun = now();
         (1..4).for_each(|number| step(number, &mut acknowledged));
-        pool.fail_member(AWAY).expect("the others have all");
+        pool.devices().fail_member(AWAY).expect("the others have all");
         (4..7).for_each(|number| step(number, &mut acknowledged));
         pool.checkpoint().expect("nothing fails");
-        pool.return_member_in(AWAY).expect("it is there");
+        pool.devices().return_member_in(AWAY).expect("it is there");
         for number in 7..10 {
             pool.tick().expect("nothing fails");
             step(number, &mut acknowledged);
@@ -447,14 +457,14 @@ fn what_it_alone_has_is_kept() {
     let elsewhere = blocks.chunks_exact(16 << 10).map(|block| place_of(&pool, &devices, block));
     let elsewhere: Vec<_> = elsewhere.filter(|(member, _)| *member != AWAY).collect();
     let (member, offset) = *elsewhere.first().expect("most blocks are on others");
-    pool.fail_member(AWAY).expect("the others have all");
+    pool.devices().fail_member(AWAY).expect("the others have all");
     let faults = vec![Fault::BadSector { offset }];
     devices[member].arm(FaultPlan { faults });
     (3..9).for_each(|number| write(&pool, number));
     pool.sync().expect("nothing fails");
-    pool.return_member_in(AWAY).expect("it is there");
+    pool.devices().return_member_in(AWAY).expect("it is there");
     finish(&pool, "a bad sector elsewhere");
-    let report = pool.rebuild_report().expect("there was one");
+    let report = pool.devices().rebuild_report().expect("there was one");
     assert_eq!(report.lost, 0, "{report:?}");
     verify(&pool, 1..9, "a bad sector elsewhere");
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use engine::Pool;
-use engine::vnode::api::FileSystem;
+use engine::api::FileSystem;
 use format::members::Layout;
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind};
 use storage::device::sim::{Fault, FaultPlan};
@@ -53,8 +53,8 @@ fn rot_and_return(devices: &Devices, unit: usize, turn: usize, is_unreadable: bo
     let (member, offset) = place_of(&pool, devices, &own[unit * 8192..]);
     let bad = if member == AWAY { all_but(devices.len(), AWAY)[turn] } else { member };
     let what = format!("{} members, unit {unit} of {bad}, {is_unreadable}", devices.len());
-    pool.fail_member(AWAY).expect("the others have all");
-    // Something is written to the same segment, so it is made anew.
+    pool.devices().fail_member(AWAY).expect("the others have all");
+    // Something is written to the same segment, so it is rebuilt.
     (1..9).for_each(|number| write(&pool, number));
     pool.checkpoint().expect("nothing fails");
     match is_unreadable {
@@ -65,9 +65,9 @@ fn rot_and_return(devices: &Devices, unit: usize, turn: usize, is_unreadable: bo
         // A mirror of three: both.
         devices[2 - bad].rot(offset + 5, 0x40);
     }
-    pool.return_member_in(AWAY).expect("it is there");
+    pool.devices().return_member_in(AWAY).expect("it is there");
     finish(&pool, &what);
-    let report = pool.rebuild_report().expect("there was one");
+    let report = pool.devices().rebuild_report().expect("there was one");
     assert_eq!(report.lost, 0, "{what}: {report:?}");
     pool.close().expect("nothing fails");
     drop(pool);
@@ -111,7 +111,7 @@ fn pages_of_metadata_are_taken_from_it() {
     let pool = open(&devices).expect("it is new");
     (1..9).for_each(|number| write(&pool, number));
     pool.checkpoint().expect("nothing fails");
-    pool.fail_member(AWAY).expect("the other has all");
+    pool.devices().fail_member(AWAY).expect("the other has all");
     (9..12).for_each(|number| write(&pool, number));
     pool.checkpoint().expect("nothing fails");
     let pages = alike(&pool, &devices);
@@ -119,9 +119,9 @@ fn pages_of_metadata_are_taken_from_it() {
     println!("{} pages: {kinds:?}", pages.len());
     assert!(pages.len() > 3, "{kinds:?}");
     pages.iter().for_each(|(offset, _)| devices[0].rot(offset + 100, 4));
-    pool.return_member_in(AWAY).expect("it is there");
+    pool.devices().return_member_in(AWAY).expect("it is there");
     finish(&pool, "metadata");
-    assert_eq!(pool.rebuild_report().expect("there was one").lost, 0);
+    assert_eq!(pool.devices().rebuild_report().expect("there was one").lost, 0);
     pool.close().expect("nothing fails");
     drop(pool);
     verify_each(&devices, 1..12, "metadata");
@@ -136,7 +136,7 @@ fn pages_of_before_are_not_taken() {
     (1..9).for_each(|number| write(&pool, number));
     pool.checkpoint().expect("nothing fails");
     let before = alike(&pool, &devices);
-    pool.fail_member(AWAY).expect("the other has all");
+    pool.devices().fail_member(AWAY).expect("the other has all");
     (1..12).for_each(|number| write(&pool, number));
     pool.checkpoint().expect("nothing fails");
     let now: BTreeSet<u64> = alike(&pool, &devices).into_iter().map(|(at, _)| at).collect();
@@ -150,7 +150,7 @@ fn pages_of_before_are_not_taken() {
     };
     let of_before: Vec<PageBytes> = old.iter().map(|(at, _)| page_of(AWAY, *at)).collect();
     old.iter().for_each(|(offset, _)| devices[0].rot(offset + 100, 4));
-    pool.return_member_in(AWAY).expect("it is there");
+    pool.devices().return_member_in(AWAY).expect("it is there");
     finish(&pool, "of before");
     for ((offset, kind), before) in old.iter().zip(&of_before) {
         for member in all_but(2, 2) {
@@ -168,7 +168,7 @@ fn what_is_bad_elsewhere_is_taken_from_a_member_of_an_added_group() {
         let devices = new_pool(Layout::Mirror, 2, 2, 3 * POOL_BYTES);
         let pool = open(&devices[..2].to_vec()).expect("it was closed");
         let group = group_of(&devices, Layout::Mirror, &[2, 3]);
-        pool.add_disk_group(&group).expect("it fits");
+        pool.devices().add_disk_group(&group).expect("it fits");
         let offset_of = |block: &[u8]| {
             let mut found = None;
             devices[2].image().for_each_page(|offset, bytes| {
@@ -184,14 +184,14 @@ fn what_is_bad_elsewhere_is_taken_from_a_member_of_an_added_group() {
         });
         let (number, offset) = on_added.expect("some lie there");
         pool.checkpoint().expect("nothing fails");
-        pool.fail_member(3).expect("the other has all");
+        pool.devices().fail_member(3).expect("the other has all");
         match is_unreadable {
             true => devices[2].arm(FaultPlan { faults: vec![Fault::BadSector { offset }] }),
             false => devices[2].rot(offset + 77, 0x41),
         }
-        pool.return_member_in(3).expect("it is there");
+        pool.devices().return_member_in(3).expect("it is there");
         finish(&pool, "added");
-        let report = pool.rebuild_report().expect("there was one");
+        let report = pool.devices().rebuild_report().expect("there was one");
         assert_eq!(report.lost, 0, "{is_unreadable}: {report:?}");
         pool.close().expect("nothing fails");
         drop(pool);

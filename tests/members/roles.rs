@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
-use engine::{CreateOptions, DiskGroupError, NewDiskGroup, OpenError, Pool};
-use format::disk_group::Roles;
+use engine::api::{Caller, FileKind, FileSystem, FsError, NewInode};
+use engine::{DiskGroupError, NewDiskGroup, Pool, PoolCreateOptions, PoolOpenError};
+use format::disk_group::DiskGroupRoles;
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::sim::{Image, Recording, SimDevice};
-use storage::device::{Purpose, RequestKind, SharedDevice};
+use storage::device::{IoPurpose, RequestKind, SharedDevice};
 
 use super::groups::{check_all, content, group_of, groups};
 use super::removal::finish;
@@ -25,15 +25,15 @@ const STRIPE: Layout = Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT };
 pub(super) type Spec = (Layout, usize, bool);
 
 /// Makes a pool on new devices of `bytes` each; the first disk group has the metadata.
-pub(super) fn make(specs: &[Spec], bytes: u64) -> (Devices, Result<(), OpenError>) {
+pub(super) fn make(specs: &[Spec], bytes: u64) -> (Devices, Result<(), PoolOpenError>) {
     let count: usize = specs.iter().map(|(_, width, _)| width).sum();
     let devices = devices_of(vec![Image::blank(bytes); count]);
     let made = make_on(specs, &devices);
     (devices, made)
 }
 
-fn make_on(specs: &[Spec], devices: &Devices) -> Result<(), OpenError> {
-    let mut options = CreateOptions::new(0, [5; 64]);
+fn make_on(specs: &[Spec], devices: &Devices) -> Result<(), PoolOpenError> {
+    let mut options = PoolCreateOptions::new(0, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     let mut rest = shared(devices);
     // Who is not the first and has no data has the journal.
@@ -44,7 +44,7 @@ fn make_on(specs: &[Spec], devices: &Devices) -> Result<(), OpenError> {
         NewDiskGroup {
             layout: *layout,
             devices,
-            roles: Roles { data: *has_data, metadata: journal, journal },
+            roles: DiskGroupRoles { data: *has_data, metadata: journal, journal },
         }
     };
     let groups: Vec<NewDiskGroup> = specs.iter().enumerate().map(group).collect();
@@ -53,7 +53,7 @@ fn make_on(specs: &[Spec], devices: &Devices) -> Result<(), OpenError> {
 
 fn data_writes(devices: &[Arc<storage::device::sim::SimDevice>]) -> u64 {
     let of = |device: &Arc<storage::device::sim::SimDevice>| {
-        device.counts().of(Purpose::Data, RequestKind::Write).bytes
+        device.counts().of(IoPurpose::Data, RequestKind::Write).bytes
     };
     devices.iter().map(of).sum()
 }
@@ -198,11 +198,11 @@ fn what_cannot_be_is_refused() {
         devices_of([devices[0].image(), devices[1].image(), Image::blank(POOL_BYTES)].to_vec());
     let pool = open(&devices[..2]).expect("it was made");
     pool.tick().expect("nothing fails");
-    let error = pool.remove_disk_group(1).expect_err("no other has data");
+    let error = pool.devices().remove_disk_group(1).expect_err("no other has data");
     assert!(matches!(error, DiskGroupError::LastForData { number: 1 }), "{error}");
     put(&pool, "f", &content(1, 1, MIB)).expect("there is room");
-    pool.add_disk_group(&group_of(&devices, Layout::Single, &[2])).expect("it fits");
-    pool.remove_disk_group(1).expect("another has data now");
+    pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[2])).expect("it fits");
+    pool.devices().remove_disk_group(1).expect("another has data now");
     finish(&pool, 2, "the first for data");
     assert!(get(&pool, "f") == Some(content(1, 1, MIB)));
 }
@@ -320,10 +320,10 @@ fn a_member_of_the_metadata_mirror_is_made_whole_beside_stripes() {
         }
         pool.checkpoint().expect("nothing fails");
         let new: SharedDevice = Arc::<SimDevice>::clone(&devices[members]);
-        pool.replace_member(0, new, [9; 16]).expect("the other has all");
+        pool.devices().replace_member(0, new, [9; 16]).expect("the other has all");
         for round in 0.. {
             pool.tick().expect("nothing fails");
-            if pool.members().iter().all(|it| it.member.is_online()) {
+            if pool.devices().members().iter().all(|it| it.member.is_online()) {
                 break;
             }
             assert!(round < 500, "{what}: the rebuild does not end: {:?}", pool.jobs());
@@ -355,10 +355,10 @@ fn the_journal_that_is_apart_is_on_its_own_devices() {
         put(&pool, &format!("f{file}"), &content(file, 1, 150_000)).expect("there is room");
     }
     let writes = |at: usize, purpose| devices[at].counts().of(purpose, RequestKind::Write).bytes;
-    let of_journal: Vec<u64> = (0..4).map(|at| writes(at, Purpose::Journal)).collect();
+    let of_journal: Vec<u64> = (0..4).map(|at| writes(at, IoPurpose::Journal)).collect();
     assert_eq!(of_journal[..2], [0, 0], "the first disk group has none of it");
     assert!(of_journal[2] > 0 && of_journal[2] == of_journal[3], "{of_journal:?}");
-    let others = [Purpose::Data, Purpose::Home, Purpose::DoubleWrite, Purpose::Summary];
+    let others = [IoPurpose::Data, IoPurpose::Home, IoPurpose::DoubleWrite, IoPurpose::Summary];
     let of_others: u64 = [2, 3].iter().flat_map(|at| others.map(|it| writes(*at, it))).sum();
     assert_eq!(of_others, 0, "and those have nothing else");
     let statuses = groups(&pool);
@@ -368,11 +368,11 @@ fn the_journal_that_is_apart_is_on_its_own_devices() {
     );
 
     let new: SharedDevice = Arc::<SimDevice>::clone(&devices[4]);
-    pool.replace_member(2, new, [9; 16]).expect("the other has all");
+    pool.devices().replace_member(2, new, [9; 16]).expect("the other has all");
     for round in 0.. {
         put(&pool, "meanwhile", &content(round, 1, 40_000)).expect("there is room");
         pool.tick().expect("nothing fails");
-        if pool.members().iter().all(|it| it.member.is_online()) {
+        if pool.devices().members().iter().all(|it| it.member.is_online()) {
             break;
         }
         assert!(round < 500, "the rebuild does not end: {:?}", pool.jobs());
@@ -421,10 +421,10 @@ fn each_member_is_made_whole_with_the_journal_apart() {
             put(&pool, &format!("f{slot}"), &content(slot, 1, 150_000)).expect("there is room");
             let new: SharedDevice = Arc::<SimDevice>::clone(&devices[members + slot]);
             let id = u8::try_from(slot + 20).expect("few");
-            pool.replace_member(slot, new, [id; 16]).expect("the others have all");
+            pool.devices().replace_member(slot, new, [id; 16]).expect("the others have all");
             for round in 0.. {
                 pool.tick().expect("nothing fails");
-                if pool.members().iter().all(|it| it.member.is_online()) {
+                if pool.devices().members().iter().all(|it| it.member.is_online()) {
                     break;
                 }
                 assert!(round < 500, "{first:?}: slot {slot} gets no further: {:?}", pool.jobs());

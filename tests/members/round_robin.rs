@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
-use engine::{OpenError, Pool};
+use engine::api::{Caller, FileSystem};
+use engine::{Pool, PoolOpenError};
 use format::members::Layout;
 use runtime::prng::Prng;
 use storage::device::sim::{Image, SimDevice};
-use storage::device::{Purpose, RequestKind};
+use storage::device::{IoPurpose, RequestKind};
 
 use super::groups::{check_all, content, group_of, groups};
 use super::raid5_crash::{cut, history_at, judged, judged_again, without, work};
@@ -34,7 +34,7 @@ fn new_pool() -> Devices {
 fn since(devices: &[Arc<SimDevice>], kind: RequestKind, before: &mut [u64]) -> Vec<usize> {
     let mut members = Vec::new();
     for (member, device) in devices.iter().enumerate().skip(1) {
-        let bytes = device.counts().of(Purpose::Data, kind).bytes;
+        let bytes = device.counts().of(IoPurpose::Data, kind).bytes;
         if bytes > before[member] {
             members.push(member);
         }
@@ -144,7 +144,9 @@ fn a_round_robin_is_added_emptied_and_taken_out() {
     let blank = vec![Image::blank(2 * POOL_BYTES); WIDTH];
     let devices = devices_of([vec![devices[0].image()], blank].concat());
     let pool = open(&devices[..1]).expect("it was made");
-    pool.add_disk_group(&group_of(&devices, Layout::RoundRobin, &[1, 2, 3])).expect("it fits");
+    pool.devices()
+        .add_disk_group(&group_of(&devices, Layout::RoundRobin, &[1, 2, 3]))
+        .expect("it fits");
     let added = groups(&pool).remove(1);
     assert_eq!(added.slots, (1..4).into());
     assert!(added.total_bytes > 4 * POOL_BYTES, "{added:?}");
@@ -158,7 +160,7 @@ fn a_round_robin_is_added_emptied_and_taken_out() {
     drop(pool);
     check_all(&devices, "with a round-robin");
     let pool = open(&devices).expect("all are there");
-    pool.remove_disk_group(1).expect("it fits elsewhere");
+    pool.devices().remove_disk_group(1).expect("it fits elsewhere");
     put(&pool, "meanwhile", &content(99, 1, FILE_BYTES)).expect("there is room");
     finish(&pool, 1, "a round-robin");
     for file in 0..60 {
@@ -166,7 +168,7 @@ fn a_round_robin_is_added_emptied_and_taken_out() {
         assert!(found == Some(content(file, 1, FILE_BYTES)), "file {file}");
     }
     for device in &devices[1..] {
-        let head = storage::device::Device::read(device.as_ref(), Purpose::Data, 0, 4096);
+        let head = storage::device::Device::read(device.as_ref(), IoPurpose::Data, 0, 4096);
         assert!(head.expect("in range").iter().all(|byte| *byte == 0), "a label is there");
     }
     pool.close().expect("nothing fails");
@@ -184,7 +186,7 @@ fn what_a_round_robin_cannot_be_is_refused() {
     assert!(error.contains("/sim/d2"), "{error}");
     let (devices, made) = make(&[(Layout::RoundRobin, WIDTH, true)], POOL_BYTES);
     let error = made.expect_err("it holds data alone");
-    assert!(matches!(error, OpenError::NoMetadata { .. }), "{error}");
+    assert!(matches!(error, PoolOpenError::NoMetadata { .. }), "{error}");
     assert!(devices.iter().all(|device| device.counts().writes() == 0));
     let wide = [(Layout::Single, 1, false), (Layout::RoundRobin, 17, true)];
     let (_, made) = make(&wide, POOL_BYTES);

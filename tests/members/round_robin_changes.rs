@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
+use engine::api::{Caller, FileSystem};
 use engine::{DiskGroupError, Pool};
 use format::disk_group::DiskGroupState;
 use format::members::Layout;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, Recording, SimDevice};
-use storage::device::{Device, Purpose, RequestKind, SharedDevice};
-use storage::members::{self, Found};
+use storage::device::{Device, IoPurpose, RequestKind, SharedDevice};
+use storage::members::{self, LabelledDevice};
 use storage::pool::read_superblock;
-use storage::volume::{Change, LaneError, Opening, Volume};
+use storage::volume::{LabelChange, LaneError, Volume, VolumeDevices};
 
 use super::groups::{check_all, content, group_of, groups, labelled};
-use super::removal::{finish, take_clone};
+use super::removal::{finish, take_snapshot};
 use super::roles::make;
 use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put, shared};
 
@@ -34,11 +34,11 @@ fn lane(devices: &Devices, at: usize) -> (SharedDevice, [u8; 16]) {
 
 fn add(pool: &Pool, beside: usize, devices: &Devices, at: usize) -> Result<(), DiskGroupError> {
     let (device, id) = lane(devices, at);
-    pool.add_lane(beside, device, id)
+    pool.devices().add_lane(beside, device, id)
 }
 
-/// Returns a pool with metadata on one device and files, some of which a clone shares, on three in
-/// turn; and blank devices behind those.
+/// Returns a pool with metadata on one device and files, some of which a snapshot shares, on three
+/// in turn; and blank devices behind those.
 fn filled(further: usize) -> (Devices, Pool) {
     let specs = [(Layout::Single, 1, false), (Layout::RoundRobin, WIDTH, true)];
     let (devices, made) = make(&specs, 2 * POOL_BYTES);
@@ -51,7 +51,7 @@ fn filled(further: usize) -> (Devices, Pool) {
     for file in 0..FILES {
         put(&pool, &name(file), &content(file, 1, FILE_BYTES)).expect("there is room");
     }
-    take_clone(&pool, "c");
+    take_snapshot(&pool, "c");
     for file in 0..FILES / 2 {
         put(&pool, &name(file), &content(file, 2, FILE_BYTES / 2)).expect("there is room");
     }
@@ -61,8 +61,8 @@ fn filled(further: usize) -> (Devices, Pool) {
 
 fn judge(pool: &Pool, what: &str) {
     let caller = Caller::root();
-    let clones = pool.lookup(&caller, pool.root(), b".clones").expect("it is always there");
-    let clone = pool.lookup(&caller, clones.ino, b"c").expect("it was taken");
+    let snapshots = pool.lookup(&caller, pool.root(), b".snapshots").expect("it is always there");
+    let snapshot = pool.lookup(&caller, snapshots.ino, b"c").expect("it was taken");
     for file in 0..FILES {
         let old = content(file, 1, FILE_BYTES);
         let mut expected = old.clone();
@@ -70,10 +70,10 @@ fn judge(pool: &Pool, what: &str) {
             expected[..FILE_BYTES / 2].copy_from_slice(&content(file, 2, FILE_BYTES / 2));
         }
         assert!(get(pool, &name(file)) == Some(expected), "{what}: file {file}");
-        let attr = pool.lookup(&caller, clone.ino, name(file).as_bytes()).expect("it is there");
+        let attr = pool.lookup(&caller, snapshot.ino, name(file).as_bytes()).expect("it is there");
         let mut bytes = Vec::new();
         pool.read(&caller, attr.ino, 0, FILE_BYTES, &mut bytes).expect("it can be read");
-        assert!(bytes == old, "{what}: file {file} of the clone");
+        assert!(bytes == old, "{what}: file {file} of the snapshot");
     }
 }
 
@@ -86,15 +86,15 @@ fn round_robin(pool: &Pool) -> engine::DiskGroupStatus {
 }
 
 fn is_blank(device: &SimDevice) -> bool {
-    let head = device.read(Purpose::Data, 0, 4096).expect("in range");
+    let head = device.read(IoPurpose::Data, 0, 4096).expect("in range");
     head.iter().all(|byte| *byte == 0)
 }
 
 fn data_written(device: &SimDevice) -> u64 {
-    device.counts().of(Purpose::Data, RequestKind::Write).bytes
+    device.counts().of(IoPurpose::Data, RequestKind::Write).bytes
 }
 
-/// Goal: what lies on a device of a round-robin is on the others when it is gone, in clones too;
+/// Goal: what lies on a device of a round-robin is on the others when it is gone, in snapshots too;
 /// nothing goes to it meanwhile; it is blank then. Another comes in its range, and files go to all
 /// in turn; so do they after an open.
 #[test]
@@ -103,7 +103,7 @@ fn a_device_leaves_a_round_robin_and_another_comes() {
     let before = pool.status().space;
     let moved = |pool: &Pool| pool.status().cleaner.since_mount.moved_fragments * 4096;
     let (live, already) = (round_robin(&pool).used_bytes, moved(&pool));
-    let number = pool.remove_lane(2).expect("it fits on the others");
+    let number = pool.devices().remove_lane(2).expect("it fits on the others");
     let leaving = groups(&pool).into_iter().find(|group| group.number == number);
     let leaving = leaving.expect("it is told of");
     assert_eq!(
@@ -162,16 +162,17 @@ fn a_device_leaves_a_round_robin_and_another_comes() {
 #[test]
 fn the_last_two_and_what_comes_between() {
     let (devices, pool) = filled(3);
-    pool.remove_lane(2).expect("it fits");
+    pool.devices().remove_lane(2).expect("it fits");
     finish(&pool, 2, "one of three");
-    pool.remove_lane(3).expect("it fits");
+    pool.devices().remove_lane(3).expect("it fits");
     assert_eq!(round_robin(&pool).layout, Layout::Single);
     finish(&pool, 2, "one of two");
     judge(&pool, "on one");
-    let error = pool.remove_lane(1).expect_err("it is alone");
+    let error = pool.devices().remove_lane(1).expect_err("it is alone");
     assert!(matches!(error, DiskGroupError::Lane(LaneError::Kind { .. })), "{error}");
     // Between the ranges of the round-robin that the single becomes.
-    let number = pool.add_disk_group(&group_of(&devices, Layout::Single, &[4])).expect("it fits");
+    let number =
+        pool.devices().add_disk_group(&group_of(&devices, Layout::Single, &[4])).expect("it fits");
     assert_eq!(number, 2);
     add(&pool, 1, &devices, 5).expect("it fits");
     add(&pool, 1, &devices, 6).expect("it fits");
@@ -190,7 +191,7 @@ fn the_last_two_and_what_comes_between() {
     for file in FILES..FILES + 24 {
         pool.unlink(&Caller::root(), pool.root(), name(file).as_bytes(), None).expect("there");
     }
-    pool.remove_disk_group(1).expect("the other has room");
+    pool.devices().remove_disk_group(1).expect("the other has room");
     finish(&pool, 2, "all of it");
     judge(&pool, "on the one between");
     close(pool);
@@ -210,12 +211,13 @@ fn what_cannot_come_or_go_is_refused() {
     };
     let error = lane_error(add(&pool, 0, &devices, 4).expect_err("it has metadata"));
     assert!(matches!(error, LaneError::Kind { number: 0, .. }), "{error}");
-    let error = lane_error(pool.remove_lane(0).expect_err("it has metadata"));
+    let error = lane_error(pool.devices().remove_lane(0).expect_err("it has metadata"));
     assert!(matches!(error, LaneError::Kind { number: 0, .. }), "{error}");
-    let error = lane_error(pool.remove_lane(9).expect_err("nobody is there"));
+    let error = lane_error(pool.devices().remove_lane(9).expect_err("nobody is there"));
     assert!(matches!(error, LaneError::NoSlot { slot: 9 }), "{error}");
     let small: SharedDevice = devices_of(vec![Image::blank(POOL_BYTES)]).remove(0);
-    let error = pool.add_lane(1, small, [77; 16]).expect_err("it is shorter than the others");
+    let error =
+        pool.devices().add_lane(1, small, [77; 16]).expect_err("it is shorter than the others");
     assert!(matches!(lane_error(error), LaneError::Small { .. }));
     assert_eq!(groups(&pool).len(), 2);
     // Full: what one holds fits on no others.
@@ -224,14 +226,14 @@ fn what_cannot_come_or_go_is_refused() {
         file += 1;
     }
     let _ = pool.sync();
-    let error = pool.remove_lane(2).expect_err("it does not fit");
+    let error = pool.devices().remove_lane(2).expect_err("it does not fit");
     let DiskGroupError::NoRoomForLane { slot: 2, missing_bytes: missing } = error else {
         panic!("{error}")
     };
     assert!(missing > 4 << 20, "{missing}");
     assert_eq!((groups(&pool).len(), round_robin(&pool).slots.len()), (2, WIDTH));
     add(&pool, 1, &devices, 4).expect("there is room then");
-    let number = pool.remove_lane(2).expect("it fits on the one that came");
+    let number = pool.devices().remove_lane(2).expect("it fits on the one that came");
     finish(&pool, 2, "with another");
     assert_eq!(number, 2);
     for file in FILES..file {
@@ -281,7 +283,7 @@ fn a_cut_at_any_event_of_a_change_loses_nothing() {
     let has_come = now();
     put(&pool, "meanwhile", &content(3, 3, FILE_BYTES)).expect("there is room");
     let is_put = now();
-    pool.remove_lane(2).expect("it fits on the others");
+    pool.devices().remove_lane(2).expect("it fits on the others");
     let leaves = now();
     put(&pool, "later", &content(4, 4, FILE_BYTES)).expect("there is room");
     let is_put_too = now();
@@ -344,13 +346,13 @@ fn labels_that_change_while_a_device_comes_are_in_nobodys_way() {
     close(pool);
     let devices = devices_of(devices.iter().map(|device| device.image()).collect());
     let now = || devices.iter().map(|device| device.time()).max().expect("there are devices");
-    let opening = Opening { devices: shared(&devices[..=WIDTH]), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices[..=WIDTH]), accepts_missing: false };
     let (volume, mut label) = Volume::open_members(opening).expect("it was closed");
     let begun = now();
-    let changing = volume.changing();
+    let changing = volume.membership().changing();
     let come = changing.add_lane(&mut label, 1, lane(&devices, WIDTH + 1), |_| {
         let members = volume.members().expect("there are several");
-        members.change(|_, _| Change::Table).expect("nothing fails");
+        members.change(|_, _| LabelChange::Table).expect("nothing fails");
         Ok::<(), DiskGroupError>(())
     });
     come.expect("it is large enough");
@@ -364,7 +366,7 @@ fn labels_that_change_while_a_device_comes_are_in_nobodys_way() {
             let what = format!("cut at {time} of {begun} to {end}, state {state}");
             let left = labelled(&devices_of(images));
             // The newest label is enough, though it was only begun (MJ11).
-            let found: Vec<Found> = left.iter().map(found_on).collect();
+            let found: Vec<LabelledDevice> = left.iter().map(found_on).collect();
             members::judge(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
             let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
             judge(&pool, &what);
@@ -375,7 +377,7 @@ fn labels_that_change_while_a_device_comes_are_in_nobodys_way() {
     assert!(widths.iter().all(|count| *count > 10), "{widths:?}");
 }
 
-fn found_on(device: &Arc<SimDevice>) -> Found {
+fn found_on(device: &Arc<SimDevice>) -> LabelledDevice {
     let read = read_superblock(device.as_ref()).expect("it has a label");
-    Found::new(device.info().name.clone(), read)
+    LabelledDevice::new(device.info().name.clone(), read)
 }

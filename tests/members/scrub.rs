@@ -1,6 +1,6 @@
 //! Scrub: what is bad on one member is written again with what another has, and nothing else.
 
-use engine::vnode::api::{Caller, FileSystem};
+use engine::api::{Caller, FileSystem};
 use engine::{Pool, ScrubReport};
 use format::page::{PageHeader, PageKind};
 use runtime::prng::Prng;
@@ -29,10 +29,10 @@ fn filled() -> Devices {
 }
 
 fn scrub(pool: &Pool) -> ScrubReport {
-    assert!(pool.scrub().expect("there are two"));
+    assert!(pool.devices().scrub().expect("there are two"));
     for _ in 0..1000 {
         pool.tick().expect("nothing fails");
-        let report = pool.scrub_report().expect("one was begun");
+        let report = pool.devices().scrub_report().expect("one was begun");
         if report.is_done {
             return report;
         }
@@ -156,7 +156,7 @@ fn what_cannot_be_read_is_written_again() {
     devices[1].arm(FaultPlan { faults: faults.collect() });
     let found = scrub(&pool);
     assert_eq!(unmended(&found), NOTHING, "{found:?}");
-    assert!(pool.members().iter().all(|member| member.member.is_online()));
+    assert!(pool.devices().members().iter().all(|member| member.member.is_online()));
 }
 
 /// Goal: a long read over sectors that cannot be read, some on one member and some on the other, is
@@ -183,7 +183,7 @@ fn a_long_read_takes_each_block_from_where_it_can_be_read() {
         }
         let pool = open(&devices).expect("it was closed");
         assert!(get(&pool, "long") == Some(all.clone()), "{first} and {second}");
-        assert!(pool.members().iter().all(|member| member.member.is_online()));
+        assert!(pool.devices().members().iter().all(|member| member.member.is_online()));
     }
 }
 

@@ -1,12 +1,12 @@
 //! A scrub that a crash or a close interrupts goes on where it was, passes over nothing, and
 //! repeats little.
 
-use engine::{CreateOptions, Pool, ScrubError};
+use engine::{Pool, PoolCreateOptions, ScrubError};
 use format::members::{Layout, MemberState};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::sim::Image;
-use storage::device::{Purpose, RequestKind};
+use storage::device::{IoPurpose, RequestKind};
 
 use super::raid5::{all_but, content};
 use super::raid5_crash::cut;
@@ -22,7 +22,7 @@ const MANY_BYTES: usize = 4_000_000;
 
 fn filled((layout, members): (Layout, usize), length: usize) -> Devices {
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); members]);
-    let mut options = CreateOptions::new(MEMBER_BYTES, [8; 64]);
+    let mut options = PoolCreateOptions::new(MEMBER_BYTES, [8; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     let is_striped = matches!(layout, Layout::Raid5 { .. });
     options.geometry.segment_bytes = is_striped.then_some(384 << 10);
@@ -44,7 +44,7 @@ fn both() -> [(Devices, Layout); 2] {
 }
 
 fn is_done(pool: &Pool) -> bool {
-    pool.scrub_report().expect("one is under way").is_done
+    pool.devices().scrub_report().expect("one is under way").is_done
 }
 
 fn finish(pool: &Pool) -> usize {
@@ -60,7 +60,7 @@ fn finish(pool: &Pool) -> usize {
 /// Returns what jobs have read of the devices.
 fn read_bytes(devices: &Devices) -> u64 {
     let of = |device: &std::sync::Arc<storage::device::sim::SimDevice>| {
-        device.counts().of(Purpose::Cleaner, RequestKind::Read).bytes
+        device.counts().of(IoPurpose::Cleaner, RequestKind::Read).bytes
     };
     devices.iter().map(of).sum()
 }
@@ -74,31 +74,32 @@ fn a_scrub_goes_on_after_a_close_and_repeats_little() {
         let (devices, layout) = (filled(kind, length), kind.0);
         let whole = reopened(&devices, &(0..devices.len()).collect::<Vec<_>>());
         let pool = open(&whole).expect("it was closed");
-        assert!(pool.scrub().expect("there are several"));
+        assert!(pool.devices().scrub().expect("there are several"));
         let ticks = finish(&pool);
-        let (all, total) = (read_bytes(&whole), pool.scrub_report().expect("one").read_bytes);
+        let (all, total) =
+            (read_bytes(&whole), pool.devices().scrub_report().expect("one").read_bytes);
         pool.close().expect("nothing fails");
         assert!(ticks > 10, "{layout:?}: {ticks} ticks are too few to be cut");
         let mut most = 0;
         for stop in (1..ticks).step_by(ticks / 10) {
             let first = reopened(&devices, &(0..devices.len()).collect::<Vec<_>>());
             let pool = open(&first).expect("it was closed");
-            pool.scrub().expect("there are several");
+            pool.devices().scrub().expect("there are several");
             for _ in 0..stop {
                 pool.tick().expect("nothing fails");
             }
-            let done = pool.scrub_report().expect("one").read_bytes;
+            let done = pool.devices().scrub_report().expect("one").read_bytes;
             pool.close().expect("nothing fails");
             drop(pool);
             let second = reopened(&first, &(0..devices.len()).collect::<Vec<_>>());
             let pool = open(&second).expect("it was closed");
             pool.tick().expect("nothing fails");
-            let report = pool.scrub_report().expect("it goes on by itself");
+            let report = pool.devices().scrub_report().expect("it goes on by itself");
             assert!(report.read_before <= done && done - report.read_before <= total / 100);
-            let is_begun = report.is_done || pool.scrub().expect("it is under way");
+            let is_begun = report.is_done || pool.devices().scrub().expect("it is under way");
             assert_eq!(is_begun, report.is_done, "it is not begun again");
             finish(&pool);
-            assert_eq!(pool.scrub_report().expect("one").read_bytes, total, "{layout:?}");
+            assert_eq!(pool.devices().scrub_report().expect("one").read_bytes, total, "{layout:?}");
             let repeated = (read_bytes(&first) + read_bytes(&second)).saturating_sub(all);
             assert!(repeated <= all / 100, "{layout:?}, tick {stop}: {repeated} of {all} again");
             most = most.max(repeated);
@@ -107,9 +108,33 @@ fn a_scrub_goes_on_after_a_close_and_repeats_little() {
             let third = reopened(&second, &(0..devices.len()).collect::<Vec<_>>());
             let pool = open(&third).expect("it was closed");
             pool.tick().expect("nothing fails");
-            assert_eq!(pool.scrub_report(), None, "it has come to its end");
+            assert_eq!(pool.devices().scrub_report(), None, "it has come to its end");
         }
         println!("{layout:?}: {most} of {all} bytes read again at most, in {ticks} ticks");
+    }
+}
+
+/// Goal: progress is in proportion to what a scrub reads, and ends at its total. Method: a raid5
+/// that is used in part; at each tick its progress is compared with the reads of the devices.
+#[test]
+fn the_progress_of_a_scrub_is_what_it_has_read() {
+    let devices = filled(RAID5, MANY_BYTES);
+    let pool = open(&devices).expect("it was closed");
+    let before = read_bytes(&devices);
+    assert!(pool.devices().scrub().expect("there are several"));
+    let mut seen = Vec::new();
+    while !is_done(&pool) {
+        let jobs = pool.jobs();
+        let at = jobs.iter().find(|job| job.name == "scrub").and_then(|job| job.progress);
+        let at = at.expect("it is under way");
+        seen.push((read_bytes(&devices) - before, at.done * 100 / at.total));
+        pool.tick().expect("nothing fails");
+    }
+    let all = read_bytes(&devices) - before;
+    assert!(seen.len() > 10, "{} ticks are too few", seen.len());
+    for (read, percent) in &seen {
+        let expected = read * 100 / all;
+        assert!(percent.abs_diff(expected) <= 10, "{percent} % at {read} of {all}: {seen:?}");
     }
 }
 
@@ -174,9 +199,9 @@ fn no_cut_makes_a_scrub_pass_over_anything() {
         let all: Vec<usize> = (0..devices.len()).collect();
         let first = reopened(&devices, &all);
         let pool = open(&first).expect("it was closed");
-        pool.scrub().expect("there are several");
+        pool.devices().scrub().expect("there are several");
         finish(&pool);
-        assert!(pool.scrub_report().expect("one").repaired > 10);
+        assert!(pool.devices().scrub_report().expect("one").repaired > 10);
         let end = first[0].timeline().now();
         drop(pool);
         for _ in 0..80 {
@@ -184,15 +209,19 @@ fn no_cut_makes_a_scrub_pass_over_anything() {
             let pool = open(&second).expect("it opens after a cut");
             pool.tick().expect("nothing fails");
             cuts += 1;
-            match pool.scrub_report() {
+            match pool.devices().scrub_report() {
                 Some(report) => went_on += usize::from(report.read_before > 0),
-                None => _ = pool.scrub().expect("there are several"),
+                None => _ = pool.devices().scrub().expect("there are several"),
             }
             finish(&pool);
-            assert_eq!(unmended(&pool.scrub_report().expect("one")), NOTHING, "{layout:?}");
-            pool.scrub().expect("there are several");
+            assert_eq!(
+                unmended(&pool.devices().scrub_report().expect("one")),
+                NOTHING,
+                "{layout:?}"
+            );
+            pool.devices().scrub().expect("there are several");
             finish(&pool);
-            let again = pool.scrub_report().expect("one");
+            let again = pool.devices().scrub_report().expect("one");
             assert_eq!((again.repaired, unmended(&again)), (0, NOTHING), "{layout:?}: {again:?}");
             pool.close().expect("nothing fails");
             drop(pool);
@@ -214,7 +243,7 @@ fn no_cut_makes_a_scrub_pass_over_anything() {
 fn a_scrub_waits_for_a_member_that_is_away() {
     for (devices, layout) in both() {
         let pool = open(&devices).expect("all are there");
-        pool.scrub().expect("there are several");
+        pool.devices().scrub().expect("there are several");
         for _ in 0..8 {
             pool.tick().expect("nothing fails");
         }
@@ -223,9 +252,9 @@ fn a_scrub_waits_for_a_member_that_is_away() {
         let left = reopened(&devices, &all_but(devices.len(), 1));
         let pool = open(&left).expect("all but one are enough");
         pool.tick().expect("nothing fails");
-        assert_eq!(pool.scrub_report(), None, "{layout:?}");
+        assert_eq!(pool.devices().scrub_report(), None, "{layout:?}");
         if layout == Layout::Mirror {
-            let refused = pool.scrub().expect_err("a member is away");
+            let refused = pool.devices().scrub().expect_err("a member is away");
             assert!(matches!(refused, ScrubError::Alone), "{refused}");
         }
         put(&pool, "file0", &content(9, 3000)).expect("there is room");
@@ -243,7 +272,7 @@ fn a_scrub_waits_for_a_member_that_is_away() {
             }
         }
         pool.tick().expect("nothing fails");
-        let report = pool.scrub_report().expect("it begins by itself");
+        let report = pool.devices().scrub_report().expect("it begins by itself");
         // What came back was not held against the others.
         assert_eq!(report.read_before, 0, "{layout:?}: {report:?}");
         finish(&pool);
@@ -258,17 +287,17 @@ fn a_scrub_waits_for_a_member_that_is_away() {
 fn a_member_that_goes_in_a_scrub_is_held_against_the_others_when_it_is_back() {
     for (devices, layout) in both() {
         let pool = open(&devices).expect("all are there");
-        pool.scrub().expect("there are several");
+        pool.devices().scrub().expect("there are several");
         for _ in 0..4 {
             pool.tick().expect("nothing fails");
         }
-        let before = pool.scrub_report().expect("one").read_bytes;
+        let before = pool.devices().scrub_report().expect("one").read_bytes;
         assert!(!is_done(&pool) && before > 8 << 20, "{layout:?}: {before}");
-        pool.fail_member(1).expect("the others have all");
+        pool.devices().fail_member(1).expect("the others have all");
         for _ in 0..50 {
             pool.tick().expect("nothing fails");
         }
-        let report = pool.scrub_report().expect("one");
+        let report = pool.devices().scrub_report().expect("one");
         assert!(!report.is_done && report.waits.is_some(), "{layout:?}: {report:?}");
         assert_eq!(report.read_bytes, before, "{layout:?}");
         put(&pool, "meanwhile", &content(3, 5000)).expect("there is room");
@@ -276,13 +305,13 @@ fn a_member_that_goes_in_a_scrub_is_held_against_the_others_when_it_is_back() {
         for page in 0..1500 {
             devices[1].rot(groups + page * 4096 + 100, 8);
         }
-        pool.return_member_in(1).expect("it is there");
+        pool.devices().return_member_in(1).expect("it is there");
         finish(&pool);
-        let report = pool.scrub_report().expect("one");
+        let report = pool.devices().scrub_report().expect("one");
         assert!(report.waits.is_none() && unmended(&report) == NOTHING, "{layout:?}: {report:?}");
-        pool.scrub().expect("all are there");
+        pool.devices().scrub().expect("all are there");
         finish(&pool);
-        let again = pool.scrub_report().expect("one");
+        let again = pool.devices().scrub_report().expect("one");
         assert_eq!((again.repaired, unmended(&again)), (0, NOTHING), "{layout:?}: {again:?}");
     }
 }

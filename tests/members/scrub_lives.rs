@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, SetAttr};
-use engine::{CreateOptions, Pool, ScrubReport};
+use engine::api::{Caller, FileKind, FileSystem, NewInode, SetAttr};
+use engine::{Pool, PoolCreateOptions, ScrubReport};
 use format::members::Layout;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
@@ -86,10 +86,10 @@ impl Load {
 
     /// Scrubs the pool, and does something between its steps.
     fn scrub(&mut self, mut between: impl FnMut(&mut Load)) -> ScrubReport {
-        assert!(self.pool.scrub().expect("all members are online"));
+        assert!(self.pool.devices().scrub().expect("all members are online"));
         for _ in 0..2000 {
             self.pool.tick().expect("nothing fails");
-            let report = self.pool.scrub_report().expect("one was begun");
+            let report = self.pool.devices().scrub_report().expect("one was begun");
             if report.is_done {
                 return report;
             }
@@ -171,7 +171,7 @@ fn what_segments_held_before_is_no_damage_of_a_mirror() {
     for seed in 0..POOLS {
         let count = 2 + seed % 2;
         let devices = devices_of(vec![Image::blank(2 * MEMBER_BYTES); count]);
-        let mut options = CreateOptions::new(2 * MEMBER_BYTES, [5; 64]);
+        let mut options = PoolCreateOptions::new(2 * MEMBER_BYTES, [5; 64]);
         options.geometry.journal_bytes = Some(1 << 20);
         let clock = ManualClock::new();
         Pool::create_on(&shared(&devices), Layout::Mirror, &clock, &options).expect("it fits");

@@ -1,18 +1,18 @@
 //! The members at work, beneath any layout.
 
 use format::members::{Layout, MemberState};
-use format::missed::Parts;
+use format::missed::StaleParts;
 use format::superblock::Superblock;
 use storage::device::sim::{Fault, FaultPlan};
-use storage::device::{AlignedBuffer, Device, Purpose, RequestKind, SharedBytes};
-use storage::members::{Found, Slot, judge};
+use storage::device::{AlignedBuffer, Device, IoPurpose, RequestKind, SharedBytes};
+use storage::members::{LabelledDevice, MemberSlotState, judge};
 use storage::pool::read_superblock;
-use storage::volume::{Opening, Volume};
+use storage::volume::{Volume, VolumeDevices};
 
 use super::{Devices, new_mirror, reopened, shared};
 
 fn volume_of(devices: &Devices) -> (Volume, Superblock) {
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     Volume::open_members(opening).expect("it is a mirror")
 }
 
@@ -38,22 +38,22 @@ fn a_member_that_fails_a_write_is_left_out_before_the_write_is_answered() {
     assert_eq!(superblock.layout, Layout::Mirror);
     let offset = superblock.geometry.journal_offset;
     devices[1].arm(persistently(RequestKind::Write));
-    volume.write_fixed(Purpose::Journal, offset, page(1)).expect("one has it");
+    volume.write_fixed(IoPurpose::Journal, offset, page(1)).expect("one has it");
     assert_eq!(states(&volume), [MemberState::Online, MemberState::Failed]);
     let found = [0, 1].map(|at| {
         let read = read_superblock(devices[at].as_ref()).expect("a label");
-        Found::new(format!("d{at}"), read)
+        LabelledDevice::new(format!("d{at}"), read)
     });
     let table = &found[0].label.members;
     assert_eq!(table[1].state, MemberState::Failed, "durable on the one that remains");
     let judged = judge(&found).expect("one has all");
-    assert_eq!(judged.slots, [Slot::Current(0), Slot::Stale(1)]);
+    assert_eq!(judged.slots, [MemberSlotState::Current(0), MemberSlotState::Stale(1)]);
     let before = devices[1].counts().writes();
-    volume.write_fixed(Purpose::Journal, offset, page(2)).expect("it goes to one");
+    volume.write_fixed(IoPurpose::Journal, offset, page(2)).expect("it goes to one");
     assert_eq!(devices[1].counts().writes(), before, "nothing more goes to it (MS2)");
 
     devices[0].arm(persistently(RequestKind::Write));
-    volume.write_fixed(Purpose::Journal, offset, page(3)).expect_err("the last one never fails");
+    volume.write_fixed(IoPurpose::Journal, offset, page(3)).expect_err("the last one never fails");
     assert_eq!(states(&volume)[0], MemberState::Online);
 }
 
@@ -68,10 +68,10 @@ fn a_write_that_no_member_does_fails_none_of_them() {
         device.arm(FaultPlan { faults });
     }
     let offset = superblock.geometry.journal_offset;
-    volume.write_fixed(Purpose::Journal, offset, page(1)).expect_err("nobody has it");
+    volume.write_fixed(IoPurpose::Journal, offset, page(1)).expect_err("nobody has it");
     assert_eq!(states(&volume), [MemberState::Online; 3]);
     devices[1].arm(persistently(RequestKind::Flush));
-    volume.flush(Purpose::Journal).expect("two have it");
+    volume.flush(IoPurpose::Journal).expect("two have it");
     assert_eq!(states(&volume)[1], MemberState::Failed);
 }
 
@@ -82,16 +82,16 @@ fn a_write_that_no_member_does_fails_none_of_them() {
 fn a_flush_beside_one_that_fails_counts_for_nothing() {
     let devices = reopened(&new_mirror(2), &[0, 1]);
     let (volume, superblock) = volume_of(&devices);
-    let place = superblock.geometry.root_place();
+    let place = superblock.geometry.group_layout().root_place();
     let offset = superblock.geometry.device_offset(place, 1).expect("it is in a group");
-    let written = Parts::of(&superblock.geometry, &(offset..offset + 4096));
-    let write = volume.submit_write(Purpose::Home, place, vec![SharedBytes::from(page(1))]);
+    let written = StaleParts::of(&superblock.geometry, &(offset..offset + 4096));
+    let write = volume.submit_write(IoPurpose::Home, place, vec![SharedBytes::from(page(1))]);
     write.wait().expect("both have it");
     let faults = vec![Fault::Fail { kind: RequestKind::Flush, nth: 1, persists: false }];
     devices[1].arm(FaultPlan { faults });
     let members = volume.members().expect("there are two");
-    let passes = members.submit_flush(Purpose::Home);
-    let fails = members.submit_flush(Purpose::Home);
+    let passes = members.submit_flush(IoPurpose::Home);
+    let fails = members.submit_flush(IoPurpose::Home);
     passes.wait().expect("one has it");
     assert_eq!(states(&volume), [MemberState::Online, MemberState::Failed]);
     fails.wait().expect("one has it");
@@ -108,9 +108,9 @@ fn a_read_goes_to_another_member_where_the_first_fails() {
     let devices = reopened(&new_mirror(2), &[0, 1]);
     let (volume, superblock) = volume_of(&devices);
     let offset = superblock.geometry.journal_offset;
-    volume.write_fixed(Purpose::Journal, offset, page(7)).expect("both have it");
+    volume.write_fixed(IoPurpose::Journal, offset, page(7)).expect("both have it");
     devices[0].arm(persistently(RequestKind::Read));
-    let read = volume.read_fixed(Purpose::Journal, offset, 4096).expect("the other has it");
+    let read = volume.read_fixed(IoPurpose::Journal, offset, 4096).expect("the other has it");
     assert_eq!(&read[..], &page(7)[..]);
     assert_eq!(states(&volume), [MemberState::Online; 2]);
     let members = volume.members().expect("there are two");
@@ -122,14 +122,14 @@ fn a_read_goes_to_another_member_where_the_first_fails() {
 fn a_copy_that_does_not_verify_is_repaired_unless_a_write_is_at_it() {
     let devices = reopened(&new_mirror(2), &[0, 1]);
     let (volume, superblock) = volume_of(&devices);
-    let place = superblock.geometry.root_place();
+    let place = superblock.geometry.group_layout().root_place();
     let offset = superblock.geometry.device_offset(place, 1).expect("it is in a group");
     let write =
-        |byte| volume.submit_write(Purpose::Home, place, vec![SharedBytes::from(page(byte))]);
+        |byte| volume.submit_write(IoPurpose::Home, place, vec![SharedBytes::from(page(byte))]);
     write(5).wait().expect("both have it");
     let heal_of = |length: usize| {
         let is_it = |bytes: &[u8]| bytes[..4096] == page(5)[..];
-        volume.heal(Purpose::Home, place, length, &is_it).expect("one can be read")
+        volume.heal(IoPurpose::Home, place, length, &is_it).expect("one can be read")
     };
     let heal = || heal_of(4096);
     devices[1].rot(offset, 1);
@@ -155,17 +155,17 @@ fn a_joining_member_gets_every_write_and_is_not_read() {
     let members = volume.members().expect("there are two");
     let joins = members.change(|slots, _| {
         slots[1].state = MemberState::Joining;
-        storage::volume::Change::States
+        storage::volume::LabelChange::States
     });
     joins.expect("the labels are written");
     let offset = superblock.geometry.journal_offset;
     let reads = devices[1].counts().reads();
-    volume.write_fixed(Purpose::Journal, offset, page(4)).expect("both have it");
-    volume.read_fixed(Purpose::Journal, offset, 4096).expect("the first has it");
+    volume.write_fixed(IoPurpose::Journal, offset, page(4)).expect("both have it");
+    volume.read_fixed(IoPurpose::Journal, offset, 4096).expect("the first has it");
     assert_eq!(devices[1].counts().reads(), reads);
-    let has = devices[1].read(Purpose::Journal, offset, 4096).expect("it can be read");
+    let has = devices[1].read(IoPurpose::Journal, offset, 4096).expect("it can be read");
     assert_eq!(&has[..], &page(4)[..]);
     devices[1].arm(persistently(RequestKind::Write));
-    volume.write_fixed(Purpose::Journal, offset, page(5)).expect("the first has it");
+    volume.write_fixed(IoPurpose::Journal, offset, page(5)).expect("the first has it");
     assert_eq!(states(&volume), [MemberState::Online, MemberState::Failed]);
 }

@@ -1,18 +1,18 @@
 //! A mirror from end to end: made, opened, written, with a member lost and without it.
 
-use engine::{OpenError, Pool};
+use engine::{Pool, PoolOpenError};
 use format::members::{Layout, MemberState};
 use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan, Image};
 use storage::device::{RequestKind, SharedDevice};
 use storage::members::MembersError;
 use storage::pool::{PoolError, read_superblock};
-use storage::volume::{Opening, Volume};
+use storage::volume::{Volume, VolumeDevices};
 
 use super::{Devices, POOL_BYTES, devices_of, get, new_mirror, open, put, reopened};
 
-fn members_error(error: OpenError) -> MembersError {
-    let OpenError::Pool(PoolError::Members(error)) = error else { panic!("{error}") };
+fn members_error(error: PoolOpenError) -> MembersError {
+    let PoolOpenError::Pool(PoolError::Members(error)) = error else { panic!("{error}") };
     error
 }
 
@@ -84,7 +84,7 @@ fn fewer_than_half_of_the_members_are_refused_unless_the_user_says_so() {
     assert!(text.contains("/sim/d0") && text.contains("--accept-missing"), "{text}");
     open(&reopened(&devices, &[0, 2])).expect("two of three").close().expect("written");
     let device: SharedDevice = alone[0].clone();
-    let opening = Opening { devices: vec![device], accepts_missing: true };
+    let opening = VolumeDevices { devices: vec![device], accepts_missing: true };
     Volume::open_members(opening).expect("the user has said so");
 }
 
@@ -92,13 +92,13 @@ fn fewer_than_half_of_the_members_are_refused_unless_the_user_says_so() {
 fn what_cannot_be_a_mirror_is_refused_before_anything_is_written() {
     let sizes = [POOL_BYTES, POOL_BYTES - 4096];
     let devices = devices_of(sizes.map(Image::blank).to_vec());
-    let create = |options: &engine::CreateOptions, count: usize| {
+    let create = |options: &engine::PoolCreateOptions, count: usize| {
         let devices = super::shared(&devices);
         engine::Pool::create_on(&devices[..count], Layout::Mirror, &ManualClock::new(), options)
             .expect_err("it is refused")
             .to_string()
     };
-    let mut options = engine::CreateOptions::new(POOL_BYTES, [1; 64]);
+    let mut options = engine::PoolCreateOptions::new(POOL_BYTES, [1; 64]);
     let error = create(&options, 2);
     assert!(error.contains("/sim/d1"), "{error}");
     let error = create(&options, 1);
@@ -115,7 +115,7 @@ fn what_cannot_be_a_mirror_is_refused_before_anything_is_written() {
 fn a_larger_member_is_used_as_far_as_the_smallest_goes() {
     let sizes = [POOL_BYTES, POOL_BYTES + (3 << 20)];
     let devices = devices_of(sizes.map(Image::blank).to_vec());
-    let options = engine::CreateOptions::new(POOL_BYTES, [1; 64]);
+    let options = engine::PoolCreateOptions::new(POOL_BYTES, [1; 64]);
     let shared = super::shared(&devices);
     engine::Pool::create_on(&shared, Layout::Mirror, &ManualClock::new(), &options)
         .expect("a mirror fits");
@@ -130,7 +130,7 @@ fn a_larger_member_is_used_as_far_as_the_smallest_goes() {
 #[test]
 fn one_that_is_not_there_has_no_path_of_another() {
     let paths = |pool: &Pool| -> Vec<String> {
-        let members = pool.members().into_iter();
+        let members = pool.devices().members().into_iter();
         members.map(|it| String::from_utf8_lossy(&it.member.path).into_owned()).collect()
     };
     let devices = reopened(&new_mirror(3), &[0, 1]);

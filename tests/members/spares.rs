@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use engine::Pool;
-use engine::vnode::api::FsError;
+use engine::api::FsError;
 use format::members::MemberState;
 use format::superblock::Superblock;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
-use storage::device::{DeviceError, Purpose, RequestKind, SharedDevice};
-use storage::members::{Found, MembersError, judge};
+use storage::device::{DeviceError, IoPurpose, RequestKind, SharedDevice};
+use storage::members::{LabelledDevice, MembersError, judge};
 use storage::pool::{read_superblock, write_superblock_copy};
 use storage::volume::{ReplaceError, ReturnError, SpareError};
 
@@ -46,11 +46,11 @@ fn with_blank(members: &Devices, sizes: &[u64]) -> Devices {
 
 fn add(pool: &Pool, device: &Arc<SimDevice>, id: [u8; 16]) -> Result<(), SpareError> {
     let device: SharedDevice = Arc::<SimDevice>::clone(device);
-    pool.add_spare(device, id)
+    pool.devices().add_spare(device, id)
 }
 
 fn listed(pool: &Pool) -> Vec<([u8; 16], bool)> {
-    pool.spares().into_iter().map(|status| (status.spare.id, status.is_there)).collect()
+    pool.devices().spares().into_iter().map(|status| (status.spare.id, status.is_there)).collect()
 }
 
 fn break_writes(device: &SimDevice, nth: u64) {
@@ -97,7 +97,7 @@ fn a_spare_takes_the_place_of_a_member_that_fails() {
         write(&pool, 3);
         finish(&pool);
         assert_eq!(states(&pool), vec![MemberState::Online; count]);
-        assert_eq!(pool.members()[1].member.id, SPARE);
+        assert_eq!(pool.devices().members()[1].member.id, SPARE);
         pool.close().expect("nothing fails");
         drop(pool);
         let new: Vec<usize> = (0..=count).filter(|at| *at != 1).collect();
@@ -147,11 +147,11 @@ fn the_smallest_spare_is_taken_and_after_it_the_next() {
     for (at, id) in [(2, 1), (3, 2), (4, 3)] {
         add(&pool, &devices[at], [id; 16]).expect("it is blank");
     }
-    pool.fail_member(0).expect("the other has all");
+    pool.devices().fail_member(0).expect("the other has all");
     pool.tick().expect("nothing fails");
-    assert_eq!(pool.members()[0].member.id, [2; 16]);
+    assert_eq!(pool.devices().members()[0].member.id, [2; 16]);
     assert_eq!(listed(&pool), [([1; 16], true), ([3; 16], true)]);
-    pool.fail_member(0).expect("it is joining");
+    pool.devices().fail_member(0).expect("it is joining");
     // This one dies at once.
     break_writes(&devices[4], 0);
     write(&pool, 1);
@@ -159,7 +159,7 @@ fn the_smallest_spare_is_taken_and_after_it_the_next() {
         pool.tick().expect("nothing fails");
     }
     finish(&pool);
-    assert_eq!(pool.members()[0].member.id, [1; 16]);
+    assert_eq!(pool.devices().members()[0].member.id, [1; 16]);
     assert_eq!(states(&pool), [MemberState::Online; 2]);
     assert!(listed(&pool).is_empty());
     verify(&pool, 1..2, "after two spares");
@@ -180,8 +180,8 @@ fn what_cannot_be_a_spare_is_refused_and_a_removed_one_is_blank() {
     let ninth = add(&pool, &devices[11], SPARE).expect_err("there are eight");
     assert!(matches!(ninth, SpareError::TooMany), "{ninth}");
     assert!(label_of(&devices[11]).is_none(), "nothing was written to it");
-    assert!(matches!(pool.remove_spare(SPARE), Err(SpareError::NotListed)));
-    pool.remove_spare([25; 16]).expect("it is listed");
+    assert!(matches!(pool.devices().remove_spare(SPARE), Err(SpareError::NotListed)));
+    pool.devices().remove_spare([25; 16]).expect("it is listed");
     assert!(label_of(&devices[8]).is_none(), "its label is gone");
     assert_eq!(listed(&pool).len(), 7);
     add(&pool, &devices[11], SPARE).expect("there is room again");
@@ -189,14 +189,14 @@ fn what_cannot_be_a_spare_is_refused_and_a_removed_one_is_blank() {
     drop(pool);
     let alone = label_of(&devices[3]).expect("it has a label");
     let settled = alone.sequence;
-    let found = Found { name: "s".to_owned(), label: alone, settled, before: None };
+    let found = LabelledDevice { name: "s".to_owned(), label: alone, settled, before: None };
     assert!(matches!(judge(&[found]), Err(MembersError::OnlySpares { .. })));
     let single = devices_of(vec![Image::blank(POOL_BYTES)]);
     let one: SharedDevice = single[0].clone();
-    let create = engine::CreateOptions::new(POOL_BYTES, [4; 64]);
+    let create = engine::PoolCreateOptions::new(POOL_BYTES, [4; 64]);
     let clock = Arc::new(runtime::clock::ManualClock::new());
     Pool::create(&one, clock.as_ref(), &create).expect("a pool fits");
-    let pool = Pool::open(one, clock, engine::OpenOptions::default()).expect("just made");
+    let pool = Pool::open(one, clock, engine::PoolOpenOptions::default()).expect("just made");
     let refused = add(&pool, &devices[9], [9; 16]);
     assert!(matches!(refused, Err(SpareError::Unfit(ReplaceError::NotSeveral))));
 }
@@ -210,26 +210,26 @@ fn a_spare_stands_for_whichever_member_it_fits() {
     let devices = with_blank(&new_mirror(2), &[small, small, small]);
     let pool = open(&devices[..2]).expect("it is new");
     let group = super::groups::group_of(&devices, format::members::Layout::Mirror, &[2, 3]);
-    pool.add_disk_group(&group).expect("it fits");
+    pool.devices().add_disk_group(&group).expect("it fits");
     add(&pool, &devices[4], SPARE).expect("it fits the second disk group");
-    pool.fail_member(0).expect("the other has all");
+    pool.devices().fail_member(0).expect("the other has all");
     let written = devices[1].time();
     pool.tick().expect("nothing fails");
     let too_small: SharedDevice = Arc::<SimDevice>::clone(&devices[4]);
-    pool.replace_member(1, too_small, [1; 16]).expect_err("it is too small");
-    let labels = |device: &SimDevice| device.counts().of_purpose(Purpose::Superblock);
+    pool.devices().replace_member(1, too_small, [1; 16]).expect_err("it is too small");
+    let labels = |device: &SimDevice| device.counts().of_purpose(IoPurpose::Superblock);
     let before = labels(&devices[1]);
     let other: SharedDevice = Arc::<SimDevice>::clone(&devices[4]);
-    pool.replace_member(9, other, [1; 16]).expect_err("there is no such slot");
+    pool.devices().replace_member(9, other, [1; 16]).expect_err("there is no such slot");
     pool.tick().expect("nothing fails");
     assert_eq!(labels(&devices[1]), before, "a refusal writes labels");
     assert!(devices[1].time() >= written);
     assert_eq!(listed(&pool), [(SPARE, true)], "it is too small for slot 0");
-    pool.fail_member(3).expect("the other has all");
+    pool.devices().fail_member(3).expect("the other has all");
     pool.tick().expect("a spare is taken");
     assert!(listed(&pool).is_empty(), "it was not taken for slot 3");
     finish(&pool);
-    assert_eq!(pool.members()[3].member.id, SPARE);
+    assert_eq!(pool.devices().members()[3].member.id, SPARE);
     assert_eq!(states(&pool)[0], MemberState::Failed);
 }
 
@@ -239,7 +239,7 @@ fn a_pool_of_singles_takes_no_spare() {
     let devices = super::groups::new_pool(format::members::Layout::Single, 1, 2, POOL_BYTES);
     let pool = open(&devices[..1]).expect("it was closed");
     let group = super::groups::group_of(&devices, format::members::Layout::Single, &[1]);
-    pool.add_disk_group(&group).expect("it fits");
+    pool.devices().add_disk_group(&group).expect("it fits");
     let refused = add(&pool, &devices[2], SPARE);
     assert!(matches!(refused, Err(SpareError::NoUse)), "{refused:?}");
 }
@@ -290,7 +290,7 @@ fn survive(images: &[Image], acknowledged: u8, is_added: bool, what: &str) -> bo
     let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
     let spares = listed(&pool);
     assert!(spares.iter().all(|(_, is_there)| *is_there), "{what}: a spare has no label (HS1)");
-    let is_member = pool.members().iter().any(|member| member.member.id == SPARE);
+    let is_member = pool.devices().members().iter().any(|member| member.member.id == SPARE);
     assert!(!is_added || is_member || spares.len() == 1, "{what}: the spare is forgotten");
     assert!(!is_member || spares.is_empty(), "{what}: a member, and a spare too (HS2)");
     let was_away = states(&pool).iter().any(|state| *state != MemberState::Online);
@@ -325,7 +325,7 @@ fn a_cut_at_any_moment_leaves_a_spare_or_a_member() {
         let added = now();
         write(&pool, 2);
         acknowledged.push(now());
-        pool.fail_member(1).expect("the others have all");
+        pool.devices().fail_member(1).expect("the others have all");
         let failed = now();
         pool.tick().expect("nothing fails");
         let (end_of_taking, mut number) = (now(), 2);
@@ -380,22 +380,22 @@ fn a_change_that_no_label_tells_of_stops_the_pool() {
             Err(SpareError::Device(error)) => Some(error),
             Err(_) | Ok(()) => None,
         }),
-        ("no spare", |pool, _| match pool.remove_spare(SPARE) {
+        ("no spare", |pool, _| match pool.devices().remove_spare(SPARE) {
             Err(SpareError::Device(error)) => Some(error),
             Err(_) | Ok(()) => None,
         }),
         ("a replacement", |pool, devices| {
             let device: SharedDevice = Arc::<SimDevice>::clone(&devices[4]);
-            match pool.replace_member(1, device, OTHER) {
+            match pool.devices().replace_member(1, device, OTHER) {
                 Err(ReplaceError::Device(error)) => Some(error),
                 Err(_) | Ok(()) => None,
             }
         }),
-        ("a return", |pool, _| match pool.return_member_in(1) {
+        ("a return", |pool, _| match pool.devices().return_member_in(1) {
             Err(ReturnError::Device(error)) => Some(error),
             Err(_) | Ok(()) => None,
         }),
-        ("a failure", |pool, _| match pool.fail_member(1) {
+        ("a failure", |pool, _| match pool.devices().fail_member(1) {
             Err(ReplaceError::Device(error)) => Some(error),
             Err(_) | Ok(()) => None,
         }),
@@ -405,9 +405,9 @@ fn a_change_that_no_label_tells_of_stops_the_pool() {
         let pool = open(&devices[..3]).expect("it is new");
         write(&pool, 1);
         add(&pool, &devices[3], SPARE).expect("it is blank");
-        pool.fail_member(2).expect("two are left");
+        pool.devices().fail_member(2).expect("two are left");
         if what != "a failure" {
-            pool.fail_member(1).expect("one is left");
+            pool.devices().fail_member(1).expect("one is left");
         }
         break_writes(&devices[0], 0);
         let error = ask(&pool, &devices).unwrap_or_else(|| panic!("{what}: no error"));
@@ -439,6 +439,6 @@ fn a_device_that_failed_is_told_after_a_spare_has_its_place() {
     assert_eq!((failure.slot, &*failure.device), (1, "/sim/d1"));
     assert_eq!(failure.replaced_by.as_deref(), Some("/sim/d4"));
     assert!(failure.cause.contains("/sim/d1"), "{failure:?}");
-    pool.clear_errors(Some(1));
+    pool.devices().clear_errors(Some(1));
     assert_eq!(pool.status().failures, []);
 }

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
-use engine::{OpenOptions, Pool};
+use engine::api::{Caller, FileSystem};
+use engine::{Pool, PoolOpenOptions};
 use format::geometry::{JOURNAL_HEADS, SUPERBLOCK_AREA_BYTES};
 use format::ids::Lsn;
 use format::page::{PAGE_BYTES, PageHeader, stamp};
 use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan, Image, StoppedExtent, StoppedReads};
-use storage::device::{Purpose, RequestKind};
-use storage::volume::{Opening, Volume};
+use storage::device::{IoPurpose, RequestKind};
+use storage::volume::{Volume, VolumeDevices};
 
 use super::raid5::{all_but, content};
 use super::returns::grounds;
@@ -173,17 +173,18 @@ impl History {
 }
 
 fn assert_clean(devices: &Devices, what: &str) {
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     let (volume, _) = Volume::open_members(opening).expect("enough are there");
-    let report = check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| ());
+    let report =
+        check::run(Arc::clone(volume.device()), check::CheckOptions::default(), &mut |_| ());
     assert!(report.is_clean(), "{what}: {}", report.to_text());
 }
 
 fn scrub(pool: &Pool, what: &str) {
-    assert!(pool.scrub().expect("there are several"));
+    assert!(pool.devices().scrub().expect("there are several"));
     for _ in 0..1000 {
         pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
-        let report = pool.scrub_report().expect("it was begun");
+        let report = pool.devices().scrub_report().expect("it was begun");
         if report.is_done {
             assert_eq!(unmended(&report), NOTHING, "{what}: {report:?}");
             return;
@@ -215,7 +216,7 @@ fn what_a_member_never_stored_is_taken_from_the_others() {
 #[test]
 fn a_member_may_store_nothing_through_a_recovery() {
     const LOST_WRITES_MAX: u64 = 4_000;
-    let purposes = [Purpose::Home, Purpose::Journal, Purpose::DoubleWrite, Purpose::Data];
+    let purposes = [IoPurpose::Home, IoPurpose::Journal, IoPurpose::DoubleWrite, IoPurpose::Data];
     for (count, base) in grounds() {
         for (purpose, stale) in purposes.iter().flat_map(|it| (0..count).map(move |at| (*it, at))) {
             let what = format!("{count} members, {purpose:?} of {stale}");
@@ -383,7 +384,7 @@ fn a_source_that_still_stores_nothing_gives_nothing_old() {
         for _ in 0..1000 {
             pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
         }
-        let is_scrubbed = pool.scrub_report().is_some_and(|report| report.is_done);
+        let is_scrubbed = pool.devices().scrub_report().is_some_and(|report| report.is_done);
         assert_eq!(is_scrubbed, lost != Lost::Pages, "{what}: whether a scrub followed");
         pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
         drop(pool);
@@ -402,9 +403,9 @@ fn what_is_left_of_a_raid5_has_the_longest_log_of_all_that_are_left() {
     let [.., (count, base)] = grounds();
     let history = history(&base, false);
     let found = |devices: &Devices| -> Result<(Vec<String>, usize), String> {
-        let mut options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+        let mut options = PoolOpenOptions { cache_bytes: 1 << 20, ..PoolOpenOptions::default() };
         options.files.is_read_only = true;
-        let opening = Opening { devices: shared(devices), accepts_missing: true };
+        let opening = VolumeDevices { devices: shared(devices), accepts_missing: true };
         let pool = Pool::open_members(opening, Arc::new(ManualClock::new()), options);
         let pool = pool.map_err(|error| error.to_string())?;
         let is_there =
@@ -436,9 +437,9 @@ fn an_open_reads_few_pages_of_every_member() {
     const LSN_PAGES_MAX: u64 = 3;
     let [(count, base), ..] = grounds();
     let history = history(&base, true);
-    let reads = |pool: &Pool, purposes: &[Purpose]| {
-        let of = |purpose: &Purpose| {
-            let members = pool.members();
+    let reads = |pool: &Pool, purposes: &[IoPurpose]| {
+        let of = |purpose: &IoPurpose| {
+            let members = pool.devices().members();
             let of_member = members
                 .iter()
                 .map(|member| member.counts.io.of(*purpose, RequestKind::Read).requests);
@@ -449,8 +450,8 @@ fn an_open_reads_few_pages_of_every_member() {
     let both = open(&reopened(&history.devices, &(0..count).collect::<Vec<_>>()));
     let both = both.expect("all are there");
     let alone = open(&reopened(&history.devices, &[0])).expect("one is enough");
-    let [in_both, in_one] = [&both, &alone].map(|pool| reads(pool, &[Purpose::Home]));
-    let all = reads(&both, &Purpose::ALL);
+    let [in_both, in_one] = [&both, &alone].map(|pool| reads(pool, &[IoPurpose::Home]));
+    let all = reads(&both, &IoPurpose::ALL);
     println!("an open reads {in_both} pages of two members, {in_one} of one, {all} reads in all");
     assert!(in_both <= in_one + LSN_PAGES_MAX, "{in_both} pages of two members, {in_one} of one");
 }

@@ -13,14 +13,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use engine::{Pool, ScrubReport};
-use format::disk_group::Roles;
+use format::disk_group::DiskGroupRoles;
 use format::geometry::{POOL_BYTES_MIN, SUPERBLOCK_AREA_BYTES};
 use format::members::{Layout, MemberState};
 use format::page::PAGE_BYTES;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, StoppedExtent, StoppedReads};
-use storage::volume::{NewGroup, Opening, Volume};
+use storage::volume::{DiskGroupSpec, Volume, VolumeDevices};
 use testkit::canon::Times;
 use testkit::crash::{History, judge};
 use testkit::ops::{Op, Session, Step};
@@ -92,8 +92,8 @@ impl Kind {
                 let devices = devices_of([images, journal].concat());
                 let pool = open(&devices[..2].to_vec()).expect("it is new");
                 let group = group_of(&devices, Layout::Mirror, &[2, 3]);
-                let group = NewGroup { roles: Roles::JOURNAL, ..group };
-                pool.add_disk_group(&group).expect("it fits");
+                let group = DiskGroupSpec { roles: DiskGroupRoles::JOURNAL, ..group };
+                pool.devices().add_disk_group(&group).expect("it fits");
                 pool.close().expect("nothing fails");
                 devices
             }
@@ -195,10 +195,11 @@ fn judged(pool: &Pool, history: &History, what: &str) {
 }
 
 fn assert_clean(devices: &Devices, what: &str) {
-    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: false };
     let (volume, _) =
         Volume::open_members(opening).unwrap_or_else(|error| panic!("{what}: a check: {error}"));
-    let report = check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| ());
+    let report =
+        check::run(Arc::clone(volume.device()), check::CheckOptions::default(), &mut |_| ());
     assert!(report.is_clean(), "{what}: {}", report.to_text());
 }
 
@@ -214,9 +215,9 @@ fn tick_until(pool: &Pool, is_done: impl Fn() -> bool, what: &str) {
 }
 
 fn scrub(pool: &Pool, what: &str) -> ScrubReport {
-    pool.scrub().unwrap_or_else(|error| panic!("{what}: {error}"));
-    tick_until(pool, || pool.scrub_report().is_some_and(|report| report.is_done), what);
-    let report = pool.scrub_report().expect("it was begun");
+    pool.devices().scrub().unwrap_or_else(|error| panic!("{what}: {error}"));
+    tick_until(pool, || pool.devices().scrub_report().is_some_and(|report| report.is_done), what);
+    let report = pool.devices().scrub_report().expect("it was begun");
     assert_eq!(unmended(&report), NOTHING, "{what}: {report:?}");
     report
 }
@@ -235,6 +236,7 @@ fn mend_and_judge(devices: &Devices, history: &History, what: &str) -> bool {
     let report = scrub(&pool, what);
     judged(&pool, history, &format!("{what}, scrubbed"));
     let counted: u64 = pool
+        .devices()
         .members()
         .iter()
         .map(|member| member.counts.checksum_errors + member.counts.repaired)

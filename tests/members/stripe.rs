@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino};
-use engine::{CreateOptions, OpenError, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, FsError, Ino};
+use engine::{Pool, PoolCreateOptions, PoolOpenError, PoolOpenOptions};
 use format::members::{Layout, MemberState};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
-use storage::device::{AlignedBuffer, Device, Purpose, RequestKind, SharedBytes};
+use storage::device::{AlignedBuffer, Device, IoPurpose, RequestKind, SharedBytes};
 use storage::pool::read_superblock;
-use storage::volume::{Opening, Volume};
+use storage::volume::{Volume, VolumeDevices};
 use testkit::canon::{Data, Path, Times, Tree, walk};
 
 use super::raid5::{MEMBER_BYTES, all_but, content};
@@ -26,7 +26,7 @@ const LENGTHS: [usize; 4] = [100, 5_000, 70_000, 400_000];
 
 fn new_stripe(count: usize) -> Devices {
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); count]);
-    let mut options = CreateOptions::new(MEMBER_BYTES, [6; 64]);
+    let mut options = PoolCreateOptions::new(MEMBER_BYTES, [6; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     Pool::create_on(&shared(&devices), LAYOUT, &ManualClock::new(), &options)
         .expect("a stripe fits");
@@ -34,10 +34,10 @@ fn new_stripe(count: usize) -> Devices {
 }
 
 /// Opens what is left of a pool, with data missing, as a user would who says so.
-fn open_lacking(devices: &Devices, is_read_only: bool) -> Result<Pool, OpenError> {
-    let mut options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+fn open_lacking(devices: &Devices, is_read_only: bool) -> Result<Pool, PoolOpenError> {
+    let mut options = PoolOpenOptions { cache_bytes: 1 << 20, ..PoolOpenOptions::default() };
     options.files.is_read_only = is_read_only;
-    let opening = Opening { devices: shared(devices), accepts_missing: true };
+    let opening = VolumeDevices { devices: shared(devices), accepts_missing: true };
     Pool::open_members(opening, Arc::new(ManualClock::new()), options)
 }
 
@@ -47,7 +47,7 @@ fn changes_to(devices: &Devices) -> u64 {
     let of = |device: &Arc<storage::device::sim::SimDevice>| -> u64 {
         let counts = device.counts();
         let of_purpose = |purpose| kinds.map(|kind| counts.of(purpose, kind).requests);
-        Purpose::ALL.into_iter().flat_map(of_purpose).sum()
+        IoPurpose::ALL.into_iter().flat_map(of_purpose).sum()
     };
     devices.iter().map(of).sum()
 }
@@ -92,7 +92,7 @@ fn everything_comes_back_closed_or_not() {
             }
             let data = again
                 .iter()
-                .filter(|device| device.counts().of(Purpose::Data, RequestKind::Read).bytes > 0);
+                .filter(|device| device.counts().of(IoPurpose::Data, RequestKind::Read).bytes > 0);
             assert_eq!(data.count(), count, "data lies on all of them");
         }
     }
@@ -195,7 +195,7 @@ fn what_is_left_without_a_member_is_read_from_second_copies() {
         let label = read_superblock(left[0].as_ref()).expect("it is a member").current;
         let start = label.geometry.groups_offset;
         let page_of = |device: &SimDevice, offset| {
-            device.read(Purpose::Check, offset, 4096).expect("in range").to_vec()
+            device.read(IoPurpose::Check, offset, 4096).expect("in range").to_vec()
         };
         let offsets = || (start..MEMBER_BYTES - (256 << 10)).step_by(4096);
         let others: BTreeSet<Vec<u8>> = left[1..]
@@ -279,7 +279,7 @@ fn a_member_that_fails_at_any_write_stops_the_pool_and_nothing_is_lost() {
 fn a_unit_of_a_lost_member_is_an_error_and_a_page_has_another_copy() {
     let count = 3;
     let devices = reopened(&new_stripe(count), &all_but(count, count));
-    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
     let (volume, superblock) = Volume::open_members(opening).expect("all are there");
     let geometry = &superblock.geometry;
     let last = geometry.segments_of(0) - 1;
@@ -290,27 +290,30 @@ fn a_unit_of_a_lost_member_is_an_error_and_a_page_has_another_copy() {
         let data = vec![SharedBytes::from(bytes)];
         volume.submit_write(purpose, place, data).wait().expect("it takes it");
     };
-    write(Purpose::Data, data, AlignedBuffer::clone(&written));
-    write(Purpose::Home, pages, AlignedBuffer::copy_of(&written[..4096]));
+    write(IoPurpose::Data, data, AlignedBuffer::clone(&written));
+    write(IoPurpose::Home, pages, AlignedBuffer::copy_of(&written[..4096]));
     for lost in 0..count {
         let left = reopened(&devices, &all_but(count, lost));
-        let opening = Opening { devices: shared(&left), accepts_missing: true };
+        let opening = VolumeDevices { devices: shared(&left), accepts_missing: true };
         let (volume, _) = Volume::open_members(opening).expect("one may be missing");
-        let page = volume.read_page(Purpose::Home, pages).expect("the other copy is there");
+        let page = volume.read_page(IoPurpose::Home, pages).expect("the other copy is there");
         assert_eq!(page[..], written[..4096], "without {lost}");
         for unit in 0..count {
             let place = data.advance(u32::try_from(unit).expect("few") * 2);
             let expected = &written[unit * 8192..(unit + 1) * 8192];
-            let found = volume.read(Purpose::Data, place, 8192);
+            let found = volume.read(IoPurpose::Data, place, 8192);
             match found {
                 Ok(found) => assert!(unit != lost && found[..] == *expected, "{unit} {lost}"),
                 Err(_) => assert_eq!(unit, lost, "unit {unit} is there"),
             }
-            let never = volume.heal(Purpose::Data, place, 8192, &|_| false);
+            let never = volume.heal(IoPurpose::Data, place, 8192, &|_| false);
             assert!(never.is_err() || never.is_ok_and(|healed| healed.bytes.is_none()));
         }
         let data = vec![SharedBytes::from(AlignedBuffer::clone(&written))];
-        volume.submit_write(Purpose::Data, place_of(&volume), data).wait().expect_err("no writes");
+        volume
+            .submit_write(IoPurpose::Data, place_of(&volume), data)
+            .wait()
+            .expect_err("no writes");
     }
 }
 
@@ -331,9 +334,9 @@ fn a_check_names_the_files_that_a_lost_member_has_taken() {
     pool.close().expect("they take it");
     drop(pool);
     let report_of = |devices: &Devices| {
-        let opening = Opening { devices: shared(devices), accepts_missing: true };
+        let opening = VolumeDevices { devices: shared(devices), accepts_missing: true };
         let (volume, _) = Volume::open_members(opening).expect("enough are there");
-        check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| ())
+        check::run(Arc::clone(volume.device()), check::CheckOptions::default(), &mut |_| ())
     };
     let whole = report_of(&reopened(&devices, &all_but(count, count)));
     assert!(whole.is_clean(), "{}", whole.to_text());
@@ -377,10 +380,10 @@ fn a_scrub_mends_pages_and_names_files_that_have_rotted() {
         devices[1].rot(offset + 77, 0x20);
     }
     let pool = open(&devices).expect("the other copies are good");
-    assert!(pool.scrub().expect("there is something to compare"));
+    assert!(pool.devices().scrub().expect("there is something to compare"));
     let report = (0..1000).find_map(|_| {
         pool.tick().expect("nothing fails");
-        pool.scrub_report().filter(|report| report.is_done)
+        pool.devices().scrub_report().filter(|report| report.is_done)
     });
     let report = report.expect("it ends");
     assert!(report.repaired > 4 && report.lost > 2, "{report:?}");
@@ -447,10 +450,10 @@ fn with_the_log_of(images: &[Image], source: usize) -> Devices {
     let geometry = read_superblock(devices[source].as_ref()).expect("a label").current.geometry;
     let (start, end) = (geometry.journal_offset, geometry.groups_offset);
     let length = usize::try_from(end - start).expect("small");
-    let fixed = devices[source].read(Purpose::Journal, start, length).expect("in range");
+    let fixed = devices[source].read(IoPurpose::Journal, start, length).expect("in range");
     for device in &devices {
         let fixed = AlignedBuffer::clone(&fixed);
-        device.write(Purpose::Journal, start, fixed).expect("in range");
+        device.write(IoPurpose::Journal, start, fixed).expect("in range");
     }
     devices
 }

@@ -1,7 +1,7 @@
 //! Torture of pools with members: several clients at once, power cuts, and a weak member that
 //! fails, is away, rots, is replaced or brought back, and disk groups that come and go, get members
 //! and lose them, by seed.
-//! `holdfast torture --pools KIND` does the same.
+//! `holdfast-lab torture --pools KIND` does the same.
 
 use testkit::torture::{Event, Options, PoolGround, PoolKind, Pools, Report, run, run_seed};
 

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem, FsError};
-use engine::{FilesOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileSystem, FsError};
+use engine::{FilesOptions, Pool, PoolOpenOptions};
 use format::members::MemberState;
 use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan, Image};
-use storage::device::{AlignedBuffer, Device, Purpose, RequestKind};
+use storage::device::{AlignedBuffer, Device, IoPurpose, RequestKind};
 use storage::pool::read_superblock;
-use storage::volume::{Opening, Volume};
+use storage::volume::{Volume, VolumeDevices};
 
 use super::rebuild::{open, states};
 use super::returns::grounds;
@@ -32,7 +32,7 @@ pub(super) fn pages_of(devices: &Devices, at: usize, content: &[u8]) -> Vec<u64>
     let offsets = (0..device.info().size_bytes).step_by(PAGE);
     offsets
         .filter(|offset| {
-            let bytes = device.read(Purpose::Check, *offset, PAGE).expect("nothing fails yet");
+            let bytes = device.read(IoPurpose::Check, *offset, PAGE).expect("nothing fails yet");
             wanted.contains(&bytes[..])
         })
         .collect()
@@ -66,16 +66,17 @@ fn what_one_member_does_not_give_is_written_to_it_again() {
             let content = content(96 << 10);
             let devices = with_file(&base, count, &content);
             let offsets = pages_of(&devices, at, &content);
-            let opening = Opening { devices: shared(&devices), accepts_missing: false };
+            let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
             let (volume, superblock) = Volume::open_members(opening).expect("all are there");
-            let root = volume.read_page(Purpose::Home, superblock.geometry.root_place());
+            let root =
+                volume.read_page(IoPurpose::Home, superblock.geometry.group_layout().root_place());
             let root: AlignedBuffer = root.expect("nothing fails yet");
             let roots = pages_of(&devices, at, &root);
             drop(volume);
             devices[at].arm(bad(&[offsets, roots].concat()));
             let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");
-            let counts = pool.members()[at].counts;
+            let counts = pool.devices().members()[at].counts;
             found += counts.read_errors;
             assert_eq!(counts.repaired > 0, counts.read_errors > 0, "{what}: {counts:?}");
             let errors = counts.read_errors;
@@ -85,7 +86,7 @@ fn what_one_member_does_not_give_is_written_to_it_again() {
             // one that ends early it is what the data is.
             let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");
-            let again = pool.members()[at].counts.read_errors;
+            let again = pool.devices().members()[at].counts.read_errors;
             let is_mended = if count < 4 { again == 0 } else { again < errors };
             assert!(is_mended || errors == 0, "{what}: {again} reads fail again, of {errors}");
         }
@@ -105,12 +106,12 @@ fn what_a_read_mends_is_named() {
             let devices = with_file(&base, count, &content);
             for offset in pages_of(&devices, at, &content[32 << 10..48 << 10]) {
                 let page = AlignedBuffer::zeroed(PAGE);
-                devices[at].write(Purpose::Check, offset, page).expect("nothing fails yet");
+                devices[at].write(IoPurpose::Check, offset, page).expect("nothing fails yet");
             }
             let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");
             assert!(pool.status().mended.is_empty(), "{what}: a path takes locks of its own");
-            let is_mended = pool.members()[at].counts.repaired > 0;
+            let is_mended = pool.devices().members()[at].counts.repaired > 0;
             pool.tick().expect("nothing fails");
             let mended = pool.status().mended;
             assert_eq!(!mended.is_empty(), is_mended, "{what}: {mended:?}");
@@ -143,7 +144,7 @@ fn what_could_not_be_read_is_no_damage() {
                 }
                 for offset in offsets {
                     let page = AlignedBuffer::zeroed(PAGE);
-                    devices[at].write(Purpose::Check, offset, page).expect("nothing fails yet");
+                    devices[at].write(IoPurpose::Check, offset, page).expect("nothing fails yet");
                 }
             }
             let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -152,8 +153,12 @@ fn what_could_not_be_read_is_no_damage() {
             assert!(matches!(read, Err(FsError::Io { .. })), "{what}: {read:?}");
             pool.forget(found.ino, 1);
             if rotten.is_none() {
-                let damaged =
-                    pool.members().iter().map(|it| it.counts.checksum_errors).sum::<u64>();
+                let damaged = pool
+                    .devices()
+                    .members()
+                    .iter()
+                    .map(|it| it.counts.checksum_errors)
+                    .sum::<u64>();
                 assert_eq!(damaged, 0, "{what}");
             }
         }
@@ -193,11 +198,11 @@ fn what_a_member_does_not_give_ahead_is_written_to_it_again() {
             let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert!(read_by_steps(&pool, "f") == content, "{what}");
             assert!(pool.status().readahead.used_bytes > 0, "{what}: nothing was read ahead");
-            let first = pool.members()[at].counts;
+            let first = pool.devices().members()[at].counts;
             assert_eq!(first.repaired > 0, first.read_errors > 0, "{what}: {first:?}");
             found += first.read_errors;
             assert!(read_by_steps(&pool, "f") == content, "{what}");
-            let again = pool.members()[at].counts.read_errors - first.read_errors;
+            let again = pool.devices().members()[at].counts.read_errors - first.read_errors;
             let is_mended = if count < 4 { again == 0 } else { again < first.read_errors };
             assert!(is_mended || first.read_errors == 0, "{what}: {again} again, {first:?}");
         }
@@ -219,8 +224,8 @@ fn a_member_that_fails_too_many_reads_is_failed() {
         drop(pool);
         let devices = reopened(&devices, &(0..count).collect::<Vec<_>>());
         let clock = Arc::new(ManualClock::new());
-        let opening = Opening { devices: shared(&devices), accepts_missing: false };
-        let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+        let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
+        let options = PoolOpenOptions { cache_bytes: 1 << 20, ..PoolOpenOptions::default() };
         let own = Arc::<ManualClock>::clone(&clock);
         let pool = Pool::open_members(opening, own, options).expect("all are there");
         let faults = vec![Fault::Fail { kind: RequestKind::Read, nth: 0, persists: true }];
@@ -264,7 +269,7 @@ impl Wrong {
 fn read_without_mending(pool: &Pool, devices: &Devices, content: &[u8], what: &str) -> u64 {
     let writes = || devices.iter().map(|device| device.counts().writes()).sum::<u64>();
     let of_all = |count: fn(&storage::volume::MemberCounts) -> u64| {
-        pool.members().iter().map(|member| count(&member.counts)).sum::<u64>()
+        pool.devices().members().iter().map(|member| count(&member.counts)).sum::<u64>()
     };
     let (before, repaired) = (writes(), of_all(|counts| counts.repaired));
     let mut told = Vec::new();
@@ -293,9 +298,10 @@ fn a_read_only_pool_mends_nothing_after_its_replay() {
             let pool = open(&devices).expect("it is new");
             put(&pool, "f", &content).expect("there is room");
             let devices = reopened(&devices, &all);
-            let opening = Opening { devices: shared(&devices), accepts_missing: false };
+            let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
             let files = FilesOptions { is_read_only: true, ..FilesOptions::default() };
-            let options = OpenOptions { files, cache_bytes: 1 << 20, ..OpenOptions::default() };
+            let options =
+                PoolOpenOptions { files, cache_bytes: 1 << 20, ..PoolOpenOptions::default() };
             let pool = Pool::open_members(opening, Arc::new(ManualClock::new()), options);
             let pool = pool.unwrap_or_else(|error| panic!("{what}: {error}"));
             assert!(pool.status().recovery.was_needed, "{what}");
@@ -353,14 +359,14 @@ fn a_scrub_tells_what_it_cannot_read_from_what_is_lost() {
                     // Not the same on all: that is seen by reads alone.
                     let junk = [u8::try_from(at + 1).expect("few"); PAGE];
                     let page = AlignedBuffer::copy_of(&junk);
-                    devices[at].write(Purpose::Check, offset, page).expect("nothing fails yet");
+                    devices[at].write(IoPurpose::Check, offset, page).expect("nothing fails yet");
                 }
             }
             let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
-            assert!(pool.scrub().expect("there is something to compare"), "{what}");
+            assert!(pool.devices().scrub().expect("there is something to compare"), "{what}");
             let report = (0..1000).find_map(|_| {
                 pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
-                pool.scrub_report().filter(|report| report.is_done)
+                pool.devices().scrub_report().filter(|report| report.is_done)
             });
             let report = report.unwrap_or_else(|| panic!("{what}: {:?}", pool.jobs()));
             assert_eq!((report.unread > 0, report.lost > 0), (is_unread, !is_unread), "{report:?}");

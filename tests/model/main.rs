@@ -3,8 +3,8 @@
 //! `HOLDFAST_SOAK=N` runs N times as many seeds, `HOLDFAST_SEED=S` begins at another,
 //! `HOLDFAST_STEPS=N` sets the length of each history.
 
-mod clones;
 mod shapes;
+mod snapshots;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

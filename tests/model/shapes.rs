@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use engine::alloc::policy::placement;
-use engine::vnode::api::{Caller, FileSystem};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileSystem};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::canon::{Data, Times, Tree, walk};
@@ -31,8 +31,8 @@ const METADATA_BYTES_MAX: u64 = 4 << 20;
 /// How a pool is made, opened and kept busy.
 struct Shape {
     name: &'static str,
-    create: fn(&mut CreateOptions),
-    open: fn(&mut OpenOptions),
+    create: fn(&mut PoolCreateOptions),
+    open: fn(&mut PoolOpenOptions),
     /// Steps from one tick to the next, and from one checkpoint; 0: none.
     tick_every: usize,
     checkpoint_every: usize,
@@ -41,11 +41,11 @@ struct Shape {
 const DEFAULT: Shape =
     Shape { name: "default", create: |_| (), open: |_| (), tick_every: 0, checkpoint_every: 0 };
 
-const fn made(name: &'static str, create: fn(&mut CreateOptions)) -> Shape {
+const fn made(name: &'static str, create: fn(&mut PoolCreateOptions)) -> Shape {
     Shape { name, create, ..DEFAULT }
 }
 
-const fn opened(name: &'static str, open: fn(&mut OpenOptions)) -> Shape {
+const fn opened(name: &'static str, open: fn(&mut PoolOpenOptions)) -> Shape {
     Shape { name, open, ..DEFAULT }
 }
 
@@ -53,7 +53,7 @@ const fn paced(name: &'static str, tick_every: usize, checkpoint_every: usize) -
     Shape { name, tick_every, checkpoint_every, ..DEFAULT }
 }
 
-fn place(open: &mut OpenOptions, name: &str) {
+fn place(open: &mut PoolOpenOptions, name: &str) {
     open.placement = placement(name).expect("the names are known");
 }
 
@@ -129,7 +129,7 @@ struct Results {
 
 impl Shape {
     fn open_pool(&self, device: &SharedDevice, clock: &Arc<ManualClock>) -> Pool {
-        let mut options = OpenOptions::default();
+        let mut options = PoolOpenOptions::default();
         (self.open)(&mut options);
         let clock = Arc::<ManualClock>::clone(clock);
         let opened = Pool::open(Arc::clone(device), clock, options);
@@ -141,7 +141,7 @@ impl Shape {
     fn results(&self, history: &[Step]) -> Results {
         let (name, clock) = (self.name, Arc::new(ManualClock::new()));
         let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-        let mut create = CreateOptions::new(POOL_BYTES, [7; 64]);
+        let mut create = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
         (self.create)(&mut create);
         Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
         let pool = self.open_pool(&device, &clock);
@@ -171,7 +171,7 @@ impl Shape {
             "{name}: {used} bytes more are used, the files have {held}"
         );
         drop(pool);
-        let report = check::run(device, check::Options::default(), &mut |_| ());
+        let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
         assert!(report.is_clean(), "{name}: {}", report.to_text());
         Results { answers, tree, inode_count }
     }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use front::nfs::{Server, ServerOptions};
+use front::nfs::{NfsServer, ServerOptions};
 
 use super::client::{Client, Direct, NFS, Socket, Trouble, Wire as _, Words};
 use super::{new_device, open_pool, service_of};
@@ -47,12 +47,12 @@ fn strangers_make_no_answer_be_forgotten() {
     assert_eq!(asked(&mut good), 0, "it is answered as before, and not done again");
 }
 
-fn serve() -> (Server, SocketAddr) {
+fn serve() -> (NfsServer, SocketAddr) {
     let rules = ["/:rw,squash=none,insecure,to=127.0.0.2,to=127.0.0.3"];
     let service = service_of(&open_pool(&new_device(), 1), &rules);
     let listener = std::net::TcpListener::bind("0.0.0.0:0").expect("there is a port");
     let port = listener.local_addr().expect("it has one").port();
-    let server = Server::start(service, vec![listener], &ServerOptions::default());
+    let server = NfsServer::start(service, vec![listener], &ServerOptions::default());
     (server.expect("it starts"), ([127, 0, 0, 1], port).into())
 }
 

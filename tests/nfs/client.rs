@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use front::nfs::{Commit, NoCall, ReplySink, Service};
+use front::nfs::{DeferredReply, NotCallError, ReplySink, Service};
 use runtime::sync::Mutex;
 
 pub(crate) const NFS: (u32, u32) = (100_003, 3);
@@ -210,7 +210,7 @@ impl Direct {
     }
 
     /// Serves a record; the answer, if there is one before a commit.
-    pub(crate) fn start(&mut self, record: &[u8]) -> (Option<Vec<u8>>, Option<Commit>) {
+    pub(crate) fn start(&mut self, record: &[u8]) -> (Option<Vec<u8>>, Option<DeferredReply>) {
         self.try_start(record).expect("it is a call")
     }
 
@@ -218,7 +218,7 @@ impl Direct {
     pub(crate) fn try_start(
         &mut self,
         record: &[u8],
-    ) -> Result<(Option<Vec<u8>>, Option<Commit>), NoCall> {
+    ) -> Result<(Option<Vec<u8>>, Option<DeferredReply>), NotCallError> {
         let commit = self.service.serve(self.peer, record, &self.sink)?;
         Ok((self.told(), commit))
     }

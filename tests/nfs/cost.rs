@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{CountingDevice, MemoryDevice, RequestKind, SharedDevice};
 
@@ -29,10 +29,10 @@ impl Counted {
         let inner = GateDevice::new(MemoryDevice::new("memory", POOL_BYTES), gate);
         let device = CountingDevice::new(inner);
         let shared: SharedDevice = Arc::<CountingDevice>::clone(&device);
-        let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+        let create = PoolCreateOptions::new(POOL_BYTES, [3; 64]);
         Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
         let clock = Arc::new(ManualClock::new());
-        let pool = Pool::open(shared, clock, OpenOptions::default()).expect("a pool opens");
+        let pool = Pool::open(shared, clock, PoolOpenOptions::default()).expect("a pool opens");
         Counted { device, pool: Arc::new(pool) }
     }
 

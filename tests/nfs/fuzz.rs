@@ -153,7 +153,7 @@ fn any_session_is_answered_and_leaves_the_pool_sound() {
         }
         drop(direct);
         pool.close().expect("nothing fails");
-        let report = check::run(device, check::Options::default(), &mut |_| ());
+        let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
         assert!(report.is_clean(), "{}", report.to_text());
     });
 }

@@ -20,9 +20,9 @@ mod watch;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use engine::vnode::api::FileSystem;
-use engine::{CreateOptions, OpenOptions, Pool};
-use front::nfs::{Export, ExportRules, HandleKey, Server, ServerOptions, Service};
+use engine::api::FileSystem;
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
+use front::nfs::{Export, ExportRules, HandleKey, NfsServer, ServerOptions, Service};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
@@ -38,12 +38,12 @@ fn new_device() -> SharedDevice {
 }
 
 fn make_pool(device: &SharedDevice, bytes: u64) {
-    let create = CreateOptions::new(bytes, [3; 64]);
+    let create = PoolCreateOptions::new(bytes, [3; 64]);
     Pool::create(device, &ManualClock::new(), &create).expect("a pool fits");
 }
 
 fn open_pool(device: &SharedDevice, random: u64) -> Arc<Pool> {
-    let options = OpenOptions { random, ..OpenOptions::default() };
+    let options = PoolOpenOptions { random, ..PoolOpenOptions::default() };
     let pool = Pool::open(Arc::clone(device), Arc::new(ManualClock::new()), options);
     Arc::new(pool.expect("the pool opens"))
 }
@@ -74,7 +74,7 @@ fn direct() -> (Client<Direct>, Vec<u8>) {
 
 /// A server on a port of its own.
 struct Served {
-    server: Server,
+    server: NfsServer,
     address: SocketAddr,
 }
 
@@ -82,7 +82,7 @@ impl Served {
     fn new(service: Arc<Service>) -> Served {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let address = listener.local_addr().expect("it has one");
-        let server = Server::start(service, vec![listener], &ServerOptions::default());
+        let server = NfsServer::start(service, vec![listener], &ServerOptions::default());
         Served { server: server.expect("it starts"), address }
     }
 

@@ -11,12 +11,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use engine::vnode::api::FileSystem;
-use engine::{OpenOptions, Pool};
-use front::nfs::{Commit, Service};
+use engine::api::FileSystem;
+use engine::{Pool, PoolOpenOptions};
+use front::nfs::{DeferredReply, Service};
 use runtime::clock::SimClock;
 use runtime::prng::Prng;
-use runtime::sync::sim::{Job, Scheduler, sleep_until};
+use runtime::sync::sim::{Scheduler, SimThreadTask, sleep_until};
 use storage::device::SharedDevice;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
 use whole_system::soak::{Soak, seeds};
@@ -65,7 +65,7 @@ struct Patient {
 impl Wire for Patient {
     fn exchange(&mut self, record: &[u8]) -> Vec<u8> {
         let (mut reply, commit) = self.direct.start(record);
-        commit.into_iter().for_each(Commit::run);
+        commit.into_iter().for_each(DeferredReply::run);
         for _ in 0..POLLS_MAX {
             reply = reply.or_else(|| self.direct.told());
             if let Some(reply) = reply {
@@ -123,7 +123,8 @@ impl World {
         let options = SimOptions { model: DiskModel::hdd(), ..SimOptions::default() };
         let disk: SharedDevice = SimDevice::open(device.image(), options);
         let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
-        let options = OpenOptions { random: 2, cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
+        let options =
+            PoolOpenOptions { random: 2, cache_bytes: CACHE_BYTES, ..PoolOpenOptions::default() };
         let pool = Arc::new(Pool::open(disk, clock, options).expect("it was closed"));
         let service = service_of(&pool, &["/:rw,squash=none"]);
         let mut client = Client::new(Direct::new(&service, loopback(900)));
@@ -210,7 +211,7 @@ fn many_readers_in_steps_are_told_what_is_there() {
         let mut prng = Prng::from_seed(seed);
         let count = READERS.start() + prng.below(READERS.end() - READERS.start() + 1);
         let count = u16::try_from(count).expect("there are few");
-        let mut jobs: Vec<Job<'_>> = Vec::new();
+        let mut jobs: Vec<SimThreadTask<'_>> = Vec::new();
         for number in 0..count {
             let own = Prng::from_seed(prng.next_u64());
             let job = move || world.read(number, own);

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::vnode::api::{FileSystem, FsError};
+use engine::api::{FileSystem, FsError};
 use engine::{NewFileset, Pool, QuotaLimitsChange, QuotaProgress};
 use format::fileset::FilesetName;
 use format::quota::QuotaKind;
@@ -157,7 +157,7 @@ fn limits_hold_for_an_owner_whose_file_is_closed_to_him() {
     const DQUOT: Trouble = Trouble::Status(69);
     let pool = open_pool(&new_device(), 1);
     let name = "root".parse::<FilesetName>().expect("it is a name");
-    assert_eq!(pool.switch_quotas_on(&name), Ok(QuotaProgress::On));
+    assert_eq!(pool.fileset_admin().switch_quotas_on(&name), Ok(QuotaProgress::On));
     let service = service_of(&pool, &["/:rw,squash=none"]);
     let mut client = Client::new(Direct::new(&service, loopback(900)));
     let root = client.mount("/").expect("it is exported");
@@ -167,7 +167,7 @@ fn limits_hold_for_an_owner_whose_file_is_closed_to_him() {
     let args = Words::default().opaque(&root).opaque(b"f").u32(1).set(Some(0o444), None);
     let file = client.nfs(8, args).expect("everybody may").made().0;
     let hard = QuotaLimitsChange { bytes_hard: Some(1 << 20), ..QuotaLimitsChange::default() };
-    pool.set_quota(&name, (QuotaKind::User, 5), &hard).expect("quotas are on");
+    pool.fileset_admin().set_quota(&name, (QuotaKind::User, 5), &hard).expect("quotas are on");
     let block = vec![7; 256 << 10];
     let mut offset = 0;
     let refused = loop {
@@ -284,11 +284,11 @@ fn filesets_of_one_pool_are_served_together() {
     let above: FilesetName = "home".parse().expect("it is one");
     for (name, number) in [(&above, 1), (&name, 2)] {
         let new = NewFileset { random: [number; 32], ..NewFileset::default() };
-        pool.create_fileset(name, &new).expect("there is room");
+        pool.fileset_admin().create_fileset(name, &new).expect("there is room");
     }
     let serve = |pool: &Arc<Pool>| {
         let service = service_of(pool, &["/:rw,squash=none"]);
-        let uuid = pool.hold_fileset(&name).expect("it is there");
+        let uuid = pool.fileset_admin().hold_fileset(&name).expect("it is there");
         let rules = "/ann:rw,squash=none,fileset=home/ann".parse().expect("it is one");
         let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(pool);
         service.add(Export::of(rules, fs, uuid).expect("it is")).expect("it has another name");
@@ -304,7 +304,7 @@ fn filesets_of_one_pool_are_served_together() {
     assert_eq!(client.list(&ann, 4096).expect("it is one").len(), 3);
     let rename = Words::default().opaque(&ann).opaque(b"f").opaque(&main).opaque(b"f");
     assert_eq!(client.nfs(14, rename).err(), Some(Trouble::Status(18)));
-    let refused = pool.delete_fileset(&name);
+    let refused = pool.fileset_admin().delete_fileset(&name);
     assert!(matches!(refused, Err(FsError::FilesetInUse { .. })), "{refused:?}");
     // As after a death: what was answered is there, in a fileset that nobody closed.
     let again = open_pool(&device, 200);
@@ -313,7 +313,7 @@ fn filesets_of_one_pool_are_served_together() {
     client.remove(&ann, "f").expect("it is there");
     drop(client);
     again.close().expect("nothing fails");
-    let report = check::run(device, check::Options::default(), &mut |_| ());
+    let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
     assert!(report.is_clean(), "{}", report.to_text());
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use engine::Pool;
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode};
 use front::nfs::{Export, Service};
-use front::shared::{CHANGED_TIME_NS, Shares, Teller, Viewer};
+use front::shared::{CHANGED_TIME_NS, NotifyingFileSystem, SharedFilesets, Viewer};
 use runtime::clock::ManualClock;
 
 use super::client::{Client, FILE_SYNC, Trouble, UNSTABLE, Words};
@@ -26,9 +26,9 @@ impl Beside {
     fn new() -> Beside {
         let (pool, clock) = (open_pool(&new_device(), 1), Arc::new(ManualClock::new()));
         clock.advance_ns(1 << 40);
-        let shares = Shares::new(Arc::<ManualClock>::clone(&clock));
+        let shares = SharedFilesets::new(Arc::<ManualClock>::clone(&clock));
         let viewer = shares.join(pool.root());
-        let fs = Teller::of(Arc::<Pool>::clone(&pool), &shares);
+        let fs = NotifyingFileSystem::of(Arc::<Pool>::clone(&pool), &shares);
         let rules = "/:rw,squash=none".parse().expect("a test writes rules");
         let service = Service::new(KEY, 2049);
         service.add(Export::new(rules, fs).expect("it is there")).expect("it is the first");

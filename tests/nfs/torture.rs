@@ -289,7 +289,7 @@ fn nothing_is_done_twice_and_nothing_that_was_answered_is_lost() {
         world.die(&mut actors);
         verify(&mut actors, seed);
         world.pool.close().expect("nothing fails");
-        let report = check::run(world.device, check::Options::default(), &mut |_| ());
+        let report = check::run(world.device, check::CheckOptions::default(), &mut |_| ());
         assert!(report.is_clean(), "seed {seed}: {}", report.to_text());
         (repeated, deaths) = (repeated + world.repeated, deaths + world.deaths);
     }

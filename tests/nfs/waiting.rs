@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::vnode::api::FileSystem;
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::FileSystem;
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use front::nfs::{Export, ExportRules, Service};
 use runtime::clock::ManualClock;
 use storage::device::{DeadlineDevice, MemoryDevice, SharedDevice};
@@ -26,9 +26,9 @@ const STRANGER_IDLE: Duration = Duration::from_secs(11);
 fn add(service: &Service, rules: &str, gate: &Arc<Gate>) {
     let device: SharedDevice = GateDevice::new(MemoryDevice::new("memory", POOL_BYTES), gate);
     let random = [u8::try_from(rules.len()).expect("it is short"); 64];
-    let create = CreateOptions::new(POOL_BYTES, random);
+    let create = PoolCreateOptions::new(POOL_BYTES, random);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
-    let pool = Pool::open(device, Arc::new(ManualClock::new()), OpenOptions::default());
+    let pool = Pool::open(device, Arc::new(ManualClock::new()), PoolOpenOptions::default());
     let fs: Arc<dyn FileSystem> = Arc::new(pool.expect("the pool opens"));
     let rules: ExportRules = rules.parse().expect("a test writes rules");
     service.add(Export::new(rules, fs).expect("it is there")).expect("it has a name of its own");
@@ -98,7 +98,7 @@ fn a_device_that_hangs_is_told_within_its_deadline() {
     let gate = Arc::<Gate>::default();
     let hangs = GateDevice::new(MemoryDevice::new("memory", POOL_BYTES), &gate);
     let device: SharedDevice = DeadlineDevice::new(hangs, DEADLINE);
-    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     let pool = open_pool(&device, 1);
     let served = Served::new(service_of(&pool, &["/:rw,squash=none,insecure"]));

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::vnode::api::FileSystem;
+use engine::api::FileSystem;
 use front::nfs::{Export, ExportRules};
-use front::watch::{OfPrefix, Watch, by_prefix};
+use front::watch::{PrefixTally, Watch, by_prefix};
 
 use super::client::{Client, UNSTABLE, Words};
 use super::{Direct, loopback, new_device, open_pool, service_of};
@@ -15,7 +15,7 @@ const LASTS: Duration = Duration::from_secs(60);
 
 fn rows(watch: &Watch, depth: usize) -> Vec<(String, String, u64)> {
     let looked = watch.look(7, LASTS, Instant::now()).expect("there is room");
-    let row = |it: OfPrefix| {
+    let row = |it: PrefixTally| {
         let client = it.address.map(|address| address.to_string()).unwrap_or_default();
         (client, it.path.unwrap_or_else(|| format!("{} (others)", it.place)), it.tally.answered)
     };

@@ -10,11 +10,13 @@ mod members;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode, RenameMode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use format::heartbeat::HEARTBEAT_OFFSET;
 use runtime::clock::ManualClock;
-use storage::device::{Device, DeviceInfo, MemoryDevice, Operation, Purpose, SharedDevice, Ticket};
+use storage::device::{
+    Device, DeviceInfo, DeviceOperation, IoPurpose, MemoryDevice, SharedDevice, Ticket,
+};
 
 const POOL_BYTES: u64 = 16 << 20;
 /// Files that are made, removed and made again.
@@ -23,8 +25,8 @@ const FILES: u64 = 60;
 /// A write or a flush, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
-    Write(Purpose),
-    WriteThrough(Purpose),
+    Write(IoPurpose),
+    WriteThrough(IoPurpose),
     Flush,
 }
 
@@ -52,14 +54,14 @@ impl Device for NotingDevice {
         &self.info
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         match operation {
             // The heartbeat orders nothing, and nothing waits for it.
-            Operation::Write { offset: HEARTBEAT_OFFSET, .. } => {}
-            Operation::Write { .. } => self.note(Request::Write(purpose)),
-            Operation::WriteThrough { .. } => self.note(Request::WriteThrough(purpose)),
-            Operation::Flush => self.note(Request::Flush),
-            Operation::Read { .. } | Operation::Discard { .. } => {}
+            DeviceOperation::Write { offset: HEARTBEAT_OFFSET, .. } => {}
+            DeviceOperation::Write { .. } => self.note(Request::Write(purpose)),
+            DeviceOperation::WriteThrough { .. } => self.note(Request::WriteThrough(purpose)),
+            DeviceOperation::Flush => self.note(Request::Flush),
+            DeviceOperation::Read { .. } | DeviceOperation::Discard { .. } => {}
         }
         self.inner.submit(purpose, operation)
     }
@@ -84,12 +86,12 @@ impl Ground {
     fn with_write_through(has_write_through: bool) -> Ground {
         let inner: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
         let clock = Arc::new(ManualClock::new());
-        let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+        let options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
         Pool::create(&inner, clock.as_ref(), &options).expect("a pool fits");
         let info = DeviceInfo { has_write_through, ..inner.info().clone() };
         let device = Arc::new(NotingDevice { inner, info, requests: Mutex::default() });
         let shared: SharedDevice = device.clone();
-        let pool = Pool::open(shared, clock.clone(), OpenOptions::default());
+        let pool = Pool::open(shared, clock.clone(), PoolOpenOptions::default());
         Ground { device, clock, pool: pool.expect("a new pool opens") }
     }
 
@@ -137,9 +139,9 @@ fn ends_with_a_durable_log_of_data(requests: &[Request]) -> bool {
     log.is_some_and(|log| ends_with_a_durable_log(&requests[log..]))
 }
 
-const HOME: Request = Request::Write(Purpose::Home);
-const LOG: Request = Request::Write(Purpose::Journal);
-const LOG_THROUGH: Request = Request::WriteThrough(Purpose::Journal);
+const HOME: Request = Request::Write(IoPurpose::Home);
+const LOG: Request = Request::Write(IoPurpose::Journal);
+const LOG_THROUGH: Request = Request::WriteThrough(IoPurpose::Journal);
 
 /// J1: what is synced is behind a flush, and that is the last request.
 #[test]
@@ -231,7 +233,7 @@ fn data_is_flushed_before_the_log_points_to_it() {
         ground.device.taken();
         ground.pool.fsync(&Caller::root(), ino, false).expect("memory does not fail");
         let requests = ground.device.taken();
-        let data = last(&requests, Request::Write(Purpose::Data)).expect("a segment was sealed");
+        let data = last(&requests, Request::Write(IoPurpose::Data)).expect("a segment was sealed");
         let log = last(&requests, LOG).or(last(&requests, LOG_THROUGH));
         let log = log.expect("a commit was written");
         assert!(data < log && is_flushed_between(&requests, data, log), "{requests:?}");
@@ -283,7 +285,7 @@ fn pages_between_which_a_name_moved_go_through_the_double_write_area() {
     pool.rename(&Caller::root(), (source, b"f"), (target, b"g"), RenameMode::Replace, None)
         .expect("it is moved");
     let requests = ground.checkpoint();
-    let copies = last(&requests, Request::Write(Purpose::DoubleWrite));
+    let copies = last(&requests, Request::Write(IoPurpose::DoubleWrite));
     let copies = copies.expect("K2: nothing went to the double-write area");
     let home = first(&requests, HOME).expect("pages went home");
     assert!(copies < home && is_flushed_between(&requests, copies, home), "K2: {requests:?}");
@@ -330,7 +332,7 @@ fn a_recovery_flushes_what_it_takes_home_before_its_head() {
     ground.pool.sync().expect("memory does not fail");
     ground.device.taken();
     let device: SharedDevice = Arc::<NotingDevice>::clone(&ground.device);
-    Pool::open(device, ground.clock.clone(), OpenOptions::default()).expect("it recovers");
+    Pool::open(device, ground.clock.clone(), PoolOpenOptions::default()).expect("it recovers");
     let requests = ground.device.taken();
     let home = last(&requests, HOME).expect("pages went home");
     let head = first(&requests, LOG).expect("a head was written");

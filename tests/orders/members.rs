@@ -6,16 +6,16 @@
 
 use std::sync::{Arc, Mutex};
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use format::heartbeat::HEARTBEAT_OFFSET;
 use format::members::Layout;
 use runtime::clock::ManualClock;
 use storage::device::{
-    Completion, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, PendingRequest, Purpose,
-    SharedDevice, Ticket,
+    Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, MemoryDevice,
+    PendingRequest, SharedDevice, Ticket,
 };
-use storage::volume::Opening;
+use storage::volume::VolumeDevices;
 
 use super::Request;
 
@@ -46,7 +46,7 @@ struct Member {
 struct Noted(Ticket, Events, Event);
 
 impl PendingRequest for Noted {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
         let Noted(ticket, events, event) = *self;
         let answer = ticket.wait();
         events.lock().expect("no test panics with it").push(event);
@@ -59,14 +59,14 @@ impl Device for Member {
         &self.info
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         let request = match operation {
             // The heartbeat orders nothing, and nothing waits for it.
-            Operation::Write { offset: HEARTBEAT_OFFSET, .. } => None,
-            Operation::Write { .. } => Some(Request::Write(purpose)),
-            Operation::WriteThrough { .. } => Some(Request::WriteThrough(purpose)),
-            Operation::Flush => Some(Request::Flush),
-            Operation::Read { .. } | Operation::Discard { .. } => None,
+            DeviceOperation::Write { offset: HEARTBEAT_OFFSET, .. } => None,
+            DeviceOperation::Write { .. } => Some(Request::Write(purpose)),
+            DeviceOperation::WriteThrough { .. } => Some(Request::WriteThrough(purpose)),
+            DeviceOperation::Flush => Some(Request::Flush),
+            DeviceOperation::Read { .. } | DeviceOperation::Discard { .. } => None,
         };
         let Some(request) = request else { return self.inner.submit(purpose, operation) };
         let asked = Event::Asked(self.number, request);
@@ -118,7 +118,7 @@ impl Ground {
             Arc::new(Member { number, inner, info, events: Arc::clone(&events) })
         };
         let devices: Vec<SharedDevice> = (0..MEMBERS).map(member).collect();
-        let mut options = CreateOptions::new(MEMBER_BYTES, [7; 64]);
+        let mut options = PoolCreateOptions::new(MEMBER_BYTES, [7; 64]);
         options.geometry.journal_bytes = Some(1 << 20);
         Pool::create_on(&devices, layout, &ManualClock::new(), &options).expect("a pool fits");
         take(&events);
@@ -182,8 +182,8 @@ fn take(events: &Events) -> Vec<Event> {
 
 fn open(devices: &[SharedDevice], which: &[usize]) -> Pool {
     let devices = which.iter().map(|&at| Arc::clone(&devices[at])).collect();
-    let opening = Opening { devices, accepts_missing: false };
-    let options = OpenOptions::default();
+    let opening = VolumeDevices { devices, accepts_missing: false };
+    let options = PoolOpenOptions::default();
     Pool::open_members(opening, Arc::new(ManualClock::new()), options).expect("enough are there")
 }
 
@@ -194,7 +194,7 @@ fn ends_with_a_flush(asked: &[Request]) -> bool {
 }
 
 fn ends_with_a_label(asked: &[Request]) -> bool {
-    ends_with_a_flush(asked) && asked.contains(&Request::Write(Purpose::Superblock))
+    ends_with_a_flush(asked) && asked.contains(&Request::Write(IoPurpose::Superblock))
 }
 
 /// A commit, by whichever way it is asked for: its log chunk is durable on every member.
@@ -219,7 +219,7 @@ fn a_commit_waits_for_the_log_of_every_member() {
         let acknowledged = Arc::new(Mutex::new(None));
         let (to, noted) = (Arc::clone(&acknowledged), Arc::clone(&ground.events));
         take(&ground.events);
-        let completion = Box::new(move |answer: engine::vnode::api::FsResult<()>| {
+        let completion = Box::new(move |answer: engine::api::FsResult<()>| {
             answer.expect("all take it");
             *to.lock().expect("nothing panics with it") = Some(take(&noted));
         });
@@ -244,7 +244,7 @@ fn data_is_durable_on_every_member_before_the_log_of_any() {
             let last_log =
                 |event: &Event| matches!(event, Event::Asked(_, it) if LOGS.contains(it));
             let is_data =
-                |event: &Event| matches!(event, Event::Asked(_, Request::Write(Purpose::Data)));
+                |event: &Event| matches!(event, Event::Asked(_, Request::Write(IoPurpose::Data)));
             let data = early.iter().position(is_data).expect("a segment was sealed");
             assert!(early[data..].iter().any(last_log), "{}", ground.name);
             early.split_off(data)
@@ -275,7 +275,8 @@ fn a_checkpoint_waits_for_every_member_at_each_step() {
 fn labels_are_durable_on_every_member_that_remains() {
     for mut ground in Ground::all() {
         if ground.online.len() == MEMBERS {
-            let events = ground.until(|pool| pool.fail_member(1).expect("two are enough"));
+            let events =
+                ground.until(|pool| pool.devices().fail_member(1).expect("two are enough"));
             ground.online = vec![0, 2];
             ground.assert_each("a member fails", &events, ends_with_a_label);
             let ino = ground.make("a");
@@ -303,7 +304,7 @@ fn an_open_without_a_member_writes_labels_first() {
         let events = take(&ground.events);
         ground.online = vec![0, 2];
         let is_other =
-            |it: &Request| !matches!(it, Request::Flush | Request::Write(Purpose::Superblock));
+            |it: &Request| !matches!(it, Request::Flush | Request::Write(IoPurpose::Superblock));
         let asked = events.iter().filter_map(|event| match event {
             Event::Asked(_, it) if is_other(it) => Some(*it),
             Event::Asked(..) | Event::Answered(..) => None,

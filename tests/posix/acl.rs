@@ -1,4 +1,4 @@
-use engine::vnode::api::{Attr, Caller, FileKind, FsError, NewInode, XattrMode};
+use engine::api::{Attr, Caller, FileKind, FsError, NewInode, XattrMode};
 use testkit::ops::AclText;
 use whole_system::{Ground, behaviours};
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    Around, Attr, Caller, Data, FileKind, FileSystem, FsResult, Ino, NewInode, RenameMode, SetAttr,
-    Stability, XattrMode,
+use engine::api::{
+    Attr, AttributeChange, Caller, FileKind, FileSystem, FsResult, Ino, NewInode, RenameMode,
+    SetAttr, Stability, WriteData, XattrMode,
 };
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 use testkit::ops::bytes_of;
@@ -25,12 +25,12 @@ fn known(attr: Attr) -> Attr {
 fn expect<T>(
     at: &Ground<'_>,
     ino: Ino,
-    change: impl FnOnce(Option<&mut Around>) -> FsResult<T>,
+    change: impl FnOnce(Option<&mut AttributeChange>) -> FsResult<T>,
 ) -> (Attr, T) {
     let attr = || known(at.fs().getattr(&ROOT, ino).expect("it is there"));
     let before = attr();
     at.pass_time();
-    let mut around = Around::default();
+    let mut around = AttributeChange::default();
     let done = change(Some(&mut around)).expect("it is done");
     assert_eq!(around.before.map(known), Some(before.clone()));
     assert_eq!(around.after.map(known), Some(attr()));
@@ -65,7 +65,7 @@ behaviours! {
         for [from, to] in [inos, [inos[1], inos[0]], [inos[0]; 2]] {
             let (source, target) = ((from, &b"f"[..]), (to, &b"f"[..]));
             let target = if from == to { (to, &b"g"[..]) } else { target };
-            let mut around = [Around::default(), Around::default()];
+            let mut around = [AttributeChange::default(), AttributeChange::default()];
             let mut before = Vec::new();
             for ino in [from, to] {
                 before.push(at.fs().getattr(&ROOT, ino).ok());
@@ -87,7 +87,7 @@ behaviours! {
         let (fs, ino) = (at.fs(), at.ino("/f"));
         for (offset, data) in [(0, vec![1; 100]), (50, bytes_of(1, 50_000)), (9, vec![2; 3])] {
             for stability in [Stability::Unstable, Stability::Durable] {
-                let data = Data::Lent(&data);
+                let data = WriteData::Lent(&data);
                 let (_, count) = expect(at, ino, |around| {
                     fs.write_some(&ROOT, ino, offset, &data, stability, around)
                 });
@@ -126,14 +126,14 @@ fn nobody_changes_a_directory_between_before_and_after() {
     const EACH: u32 = 100;
     let clock = Arc::new(ManualClock::new());
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
-    let pool = Pool::open(device, clock, OpenOptions::default()).expect("it opens");
+    let pool = Pool::open(device, clock, PoolOpenOptions::default()).expect("it opens");
     let root = pool.root();
     let make = |thread: u32| {
         let mut seen = Vec::new();
         for nth in 0..EACH {
-            let (name, mut around) = (format!("{thread}-{nth}"), Around::default());
+            let (name, mut around) = (format!("{thread}-{nth}"), AttributeChange::default());
             let new = NewInode::new(FileKind::Directory, 0o755);
             let made = pool.create(&ROOT, root, name.as_bytes(), new, Some(&mut around));
             pool.forget(made.expect("there is room").ino, 1);

@@ -1,4 +1,4 @@
-use engine::vnode::api::{Caller, FsError, SetAttr};
+use engine::api::{Caller, FsError, SetAttr};
 use whole_system::behaviours;
 
 behaviours! {

@@ -1,4 +1,4 @@
-use engine::vnode::api::{Caller, FileKind, FsError, NewInode, SetTime, Timestamp};
+use engine::api::{Caller, FileKind, FsError, NewInode, SetTime, Timestamp};
 use whole_system::behaviours;
 
 static ROOT: Caller = Caller::root();

@@ -1,5 +1,5 @@
-use engine::vnode::api::{Caller, FileSystem, FilesetUuid, FsError, Handle};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileHandle, FileSystem, FilesetUuid, FsError};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use std::sync::Arc;
 use storage::device::{MemoryDevice, SharedDevice};
@@ -7,7 +7,7 @@ use whole_system::{Ground, behaviours};
 
 static ROOT: Caller = Caller::root();
 
-fn handle_of(at: &Ground<'_>, place: &str) -> Handle {
+fn handle_of(at: &Ground<'_>, place: &str) -> FileHandle {
     at.attr(place).handle(at.fs().main_fileset())
 }
 
@@ -54,8 +54,8 @@ behaviours! {
     fn a_handle_of_another_age_or_fileset_is_stale(at) {
         at.does("create /f file 644");
         let handle = handle_of(at, "/f");
-        let older = Handle { generation: handle.generation + 1, ..handle };
-        let elsewhere = Handle { fileset: FilesetUuid(handle.fileset.0 ^ 1), ..handle };
+        let older = FileHandle { generation: handle.generation + 1, ..handle };
+        let elsewhere = FileHandle { fileset: FilesetUuid(handle.fileset.0 ^ 1), ..handle };
         for handle in [older, elsewhere] {
             assert_eq!(at.fs().resolve(&ROOT, handle), Err(FsError::Stale));
         }
@@ -73,12 +73,12 @@ fn handles_outlive_a_restart_and_the_verifier_does_not() {
     const POOL_BYTES: u64 = 16 << 20;
     let clock = Arc::new(ManualClock::new());
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
     let mut verifiers = std::collections::BTreeSet::new();
-    let mut handles: Option<[Handle; 2]> = None;
+    let mut handles: Option<[FileHandle; 2]> = None;
     for _ in 0..3 {
-        let pool = Pool::open(Arc::clone(&device), clock.clone(), OpenOptions::default());
+        let pool = Pool::open(Arc::clone(&device), clock.clone(), PoolOpenOptions::default());
         let pool = pool.expect("it opens");
         assert!(verifiers.insert(pool.verifier()), "one of its own");
         assert_eq!(pool.verifier(), pool.verifier());

@@ -1,6 +1,6 @@
 //! Holes: made, found, and left out of copies.
 
-use engine::vnode::api::{Caller, FsError, Seek};
+use engine::api::{Caller, FsError, Seek};
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
 

@@ -1,4 +1,4 @@
-use engine::vnode::api::FsError;
+use engine::api::FsError;
 use whole_system::behaviours;
 
 const DEEP: usize = 100;
@@ -55,7 +55,7 @@ behaviours! {
     }
 
     fn what_is_no_name_is_refused(at) {
-        use engine::vnode::api::{Caller, FileKind, NewInode};
+        use engine::api::{Caller, FileKind, NewInode};
         let new = NewInode::new(FileKind::Regular, 0o644);
         for name in [&b""[..], b"a/b", b"a\0b", b".", b".."] {
             let made = at.fs().create(&Caller::root(), at.fs().root(), name, new, None);

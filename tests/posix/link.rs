@@ -1,4 +1,4 @@
-use engine::vnode::api::FsError;
+use engine::api::FsError;
 use whole_system::behaviours;
 
 behaviours! {

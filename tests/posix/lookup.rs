@@ -1,4 +1,4 @@
-use engine::vnode::api::{Caller, FileKind, FsError};
+use engine::api::{Caller, FileKind, FsError};
 use whole_system::behaviours;
 
 behaviours! {

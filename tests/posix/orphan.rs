@@ -1,4 +1,4 @@
-use engine::vnode::api::{Caller, FsError};
+use engine::api::{Caller, FsError};
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
 

@@ -1,4 +1,4 @@
-use engine::vnode::api::{Access, Caller, FsError};
+use engine::api::{AccessRights, Caller, FsError};
 use whole_system::behaviours;
 
 behaviours! {
@@ -129,7 +129,7 @@ behaviours! {
     fn access_tells_what_the_bits_and_lists_give(at) {
         at.does("create /f file 640\nowner /f 7 20\ncreate /d directory 751\ncreate /x file 711");
         let may = |caller: &Caller, place: &str| {
-            let Access { reads, writes, executes } =
+            let AccessRights { reads, writes, executes } =
                 at.fs().access(caller, at.ino(place)).expect("it is there");
             [(reads, 'r'), (writes, 'w'), (executes, 'x')]
                 .map(|(is_given, letter)| if is_given { letter } else { '-' })

@@ -1,4 +1,4 @@
-use engine::vnode::api::{AlignedBuffer, Caller, Data, FsError, ReadAsked, Stability};
+use engine::api::{AlignedBuffer, Caller, FileReadRequest, FsError, Stability, WriteData};
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
 
@@ -34,7 +34,7 @@ behaviours! {
     fn what_is_kept_of_a_write_is_never_changed(at) {
         at.does("create /f file 644\ncreate /g file 644");
         let before = bytes_of(1, 1 << 20);
-        let data = Data::Shared(AlignedBuffer::copy_of(&before).into());
+        let data = WriteData::Shared(AlignedBuffer::copy_of(&before).into());
         // At blocks, at pages only, and at neither: kept, in part, and copied.
         for (round, start) in [0, BLOCK, 4 * FRAGMENT + FRAGMENT, 100].into_iter().enumerate() {
             let mut expected = vec![0; usize::try_from(start).expect("small")];
@@ -111,9 +111,9 @@ behaviours! {
         at.write("/stored", 40_000, b"still in memory");
         at.write("/small", 3, b"in the anode");
         let (stored, small) = (at.ino("/stored"), at.ino("/small"));
-        let of = |ino, ranges: &[(u64, usize)]| -> Vec<ReadAsked> {
+        let of = |ino, ranges: &[(u64, usize)]| -> Vec<FileReadRequest> {
             let asked = |&(offset, length_bytes): &(u64, usize)| {
-                ReadAsked { caller: &ROOT, ino, offset, length_bytes }
+                FileReadRequest { caller: &ROOT, ino, offset, length_bytes }
             };
             ranges.iter().map(asked).collect()
         };
@@ -126,7 +126,8 @@ behaviours! {
             let before = told[index].replace(read.map(|pieces| pieces.concat()));
             assert_eq!(before, None, "told twice: {index}");
         });
-        for (ReadAsked { ino, offset, length_bytes, .. }, told) in asked.into_iter().zip(told) {
+        for (request, told) in asked.into_iter().zip(told) {
+            let FileReadRequest { ino, offset, length_bytes, .. } = request;
             let mut alone = Vec::new();
             let read = at.fs().read(&ROOT, ino, offset, length_bytes, &mut alone);
             assert!(told == Some(read.map(|_| alone)), "{length_bytes} at {offset}");

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use engine::vnode::api::{Attr, Caller, DirEntry, FileKind, FsError, Ino, SetAttr};
+use engine::api::{Attr, Caller, DirEntry, FileKind, FsError, Ino, SetAttr};
 use whole_system::{Ground, behaviours};
 
 /// More names than any test here makes.

@@ -1,4 +1,4 @@
-use engine::vnode::api::{Caller, FileKind, FsError, NewInode};
+use engine::api::{Caller, FileKind, FsError, NewInode};
 use whole_system::behaviours;
 
 behaviours! {

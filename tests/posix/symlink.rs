@@ -1,4 +1,4 @@
-use engine::vnode::api::{FileKind, FsError};
+use engine::api::{FileKind, FsError};
 use whole_system::behaviours;
 
 behaviours! {

@@ -1,4 +1,4 @@
-use engine::vnode::api::{Attr, Caller, Timestamp};
+use engine::api::{Attr, Caller, Timestamp};
 use whole_system::{Ground, behaviours};
 
 /// Which of mtime and ctime of `place` do the steps of `lines` set?

@@ -1,4 +1,4 @@
-use engine::vnode::api::{Attr, Caller, FileKind, FileSystem, FsError, NewInode};
+use engine::api::{Attr, Caller, FileKind, FileSystem, FsError, NewInode};
 use whole_system::{Ground, behaviours};
 
 const NEW: NewInode = NewInode::new(FileKind::Regular, 0o640);
@@ -64,7 +64,7 @@ behaviours! {
         fs.sync().expect("nothing fails");
         let cut = |size_bytes| {
             let size_bytes = Some(size_bytes);
-            let change = engine::vnode::api::SetAttr { size_bytes, ..Default::default() };
+            let change = engine::api::SetAttr { size_bytes, ..Default::default() };
             fs.setattr(&Caller::root(), file.ino, &change, None).expect("it is held");
         };
         cut(600 * STLOG_DATA_BYTES);

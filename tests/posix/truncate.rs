@@ -1,4 +1,4 @@
-use engine::vnode::api::FsError;
+use engine::api::FsError;
 use testkit::ops::bytes_of;
 use whole_system::behaviours;
 

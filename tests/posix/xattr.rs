@@ -1,4 +1,4 @@
-use engine::vnode::api::{Caller, FileKind, FsError, NewInode, XattrMode};
+use engine::api::{Caller, FileKind, FsError, NewInode, XattrMode};
 use testkit::ops::bytes_of;
 use whole_system::{Ground, behaviours};
 

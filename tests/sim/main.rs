@@ -3,10 +3,11 @@
 use testkit::torture::{Options, PoolGround, run};
 use whole_system::grounds::TORTURE_GROUNDS;
 
-/// Seeds of each ground here, times `HOLDFAST_SOAK`; `holdfast torture` runs as many as it is told.
+/// Seeds of each ground here, times `HOLDFAST_SOAK`; `holdfast-lab torture` runs as many as it is
+/// told.
 const SEEDS: u64 = 40;
-/// Seeds with clones.
-const CLONE_SEEDS: u64 = 30;
+/// Seeds with snapshots.
+const SNAPSHOT_SEEDS: u64 = 30;
 
 #[test]
 fn nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations() {
@@ -26,14 +27,14 @@ fn nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations(
     }
 }
 
-/// Goal: a clone that is taken beside clients at work is one moment between asking and answer, and
-/// stays so, whatever is done since and wherever the power is cut.
+/// Goal: a snapshot that is taken beside clients at work is one moment between asking and answer,
+/// and stays so, whatever is done since and wherever the power is cut.
 #[test]
-fn clones_taken_beside_clients_are_of_one_moment_and_stay_so() {
+fn snapshots_taken_beside_clients_are_of_one_moment_and_stay_so() {
     let setting = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let seeds = CLONE_SEEDS * setting("HOLDFAST_SOAK").unwrap_or(1_u64);
+    let seeds = SNAPSHOT_SEEDS * setting("HOLDFAST_SOAK").unwrap_or(1_u64);
     let first_seed = setting("HOLDFAST_SEED").unwrap_or(0);
-    let options = Options { first_seed, seeds, has_clones: true, ..Options::default() };
+    let options = Options { first_seed, seeds, has_snapshots: true, ..Options::default() };
     let report = run(&PoolGround::default(), &options, |seed| {
         if let Some(finding) = &seed.finding {
             println!("{finding}");
@@ -43,7 +44,7 @@ fn clones_taken_beside_clients_are_of_one_moment_and_stay_so() {
     if let Some(finding) = report.findings.first() {
         panic!("{} findings, the first: {finding}", report.findings.len());
     }
-    assert!(report.clones_judged > seeds, "{report:?}");
+    assert!(report.snapshots_judged > seeds, "{report:?}");
 }
 
 #[test]

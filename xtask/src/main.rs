@@ -1,7 +1,7 @@
 //! What compilers do not check and a reader should not have to.
 //!
 //! ```text
-//!   cargo run -p xtask -- tidy                  rules of style, layers, defect codes
+//!   cargo run -p xtask -- tidy                  rules of style, layers, defect codes, citations
 //!   cargo run -p xtask -- format-doc --check    docs/FORMAT.md against crates/format
 //!   cargo run -p xtask -- format-doc --print    the tables as the structs have them
 //!   cargo run -p xtask -- results               tables of documents, from docs/results
@@ -9,6 +9,8 @@
 //!   cargo run -p xtask -- guard --record        records what they cost now
 //! ```
 
+mod arrows;
+mod citations;
 mod codes;
 mod constants;
 mod format_doc;

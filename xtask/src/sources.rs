@@ -22,16 +22,26 @@ impl Source {
         self.path.split('/').any(is_named) || self.path.ends_with("_test.rs")
     }
 
-    /// Steps over the lines outside tests: number and text. Tests are at the end of a file, behind
-    /// `#[cfg(test)]` and a module with a body.
+    /// Steps over the lines outside tests: number and text.
     pub(crate) fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let count = if self.is_test() { 0 } else { usize::MAX };
+        self.lines_before_tests().take(count)
+    }
+
+    /// Steps over the lines before the tests of the file, which are at its end, behind
+    /// `#[cfg(test)]` and a module with a body.
+    pub(crate) fn lines_before_tests(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines: Vec<&str> = self.text.lines().collect();
-        let is_start = |pair: &[&str]| {
-            matches!(pair, [first, second] if first.trim() == "#[cfg(test)]"
-                && second.trim_start().starts_with("mod ") && second.trim_end().ends_with('{'))
+        let is_module = |line: &str| {
+            let line = line.trim();
+            let line = line.trim_start_matches("pub(super) ").trim_start_matches("pub(crate) ");
+            line.starts_with("mod ") && line.ends_with('{')
         };
-        let tests = lines.windows(2).position(is_start).unwrap_or(lines.len());
-        let end = if self.is_test() { 0 } else { tests };
+        let is_start = |pair: &[&str]| match pair {
+            [first, second] => first.trim() == "#[cfg(test)]" && is_module(second),
+            _ => false,
+        };
+        let end = lines.windows(2).position(is_start).unwrap_or(lines.len());
         (1..).zip(lines).take(end)
     }
 

@@ -4,14 +4,15 @@
 //! 2. A file has at most 1,200 lines, and says in its header why if it has more than 800.
 //! 3. `unsafe` only in the files listed here, which say so at their top.
 //! 4. No `unwrap` outside tests; no mark of unfinished work without the number of an issue.
-//! 5. Layers: see `layers.rs`. Defect codes: see `codes.rs`. Invariants: see `invariants.rs`.
-//! 6. Tables of documents: see `results.rs`.
+//! 5. Layers: see `layers.rs`; arrows between crates: see `arrows.rs`. Defect codes: see
+//!    `codes.rs`. Invariants: see `invariants.rs`.
+//! 6. Tables of documents: see `results.rs`. Citations of decisions: see `citations.rs`.
 
 use std::io;
 use std::path::Path;
 
 use crate::sources::{self, Source};
-use crate::{codes, invariants, layers, results};
+use crate::{arrows, citations, codes, invariants, layers, results};
 
 const COLUMNS_MAX: usize = 100;
 const LINES_MAX: usize = 1200;
@@ -40,10 +41,11 @@ pub(crate) fn run(root: &Path) -> io::Result<Vec<String>> {
         whole_file(source, &mut findings);
         lines(source, &mut findings);
     }
-    invariants::check(&sources, &mut findings);
+    invariants::check(&sources, &citations::documents(root)?, &mut findings);
     layers::check(&sources, &mut findings);
-    layers::check_manifests(root, &mut findings)?;
+    arrows::check(root, &mut findings)?;
     codes::check(root, &sources, &mut findings)?;
+    citations::check(root, &sources, &mut findings)?;
     findings.append(&mut results::check(root)?);
     Ok(findings)
 }

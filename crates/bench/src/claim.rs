@@ -1,8 +1,9 @@
-//! A directory of the bench's own, in a place that was given: nothing else is touched there.
+//! Exclusive use of the subdirectory `holdfast-bench` of a directory. Nothing else in that
+//! directory is touched.
 //!
-//! The directory is `holdfast-bench` and has a file in it that says whose it is. One that has not
-//! is somebody else's and is refused; one that has, and that nobody holds a lock on, was left by a
-//! run that was killed, and is removed first.
+//! The bench keeps a locked marker file in the subdirectory. A subdirectory without the marker is
+//! foreign and refused. An unlocked marker means that the run was killed: the subdirectory is
+//! removed.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,117 +11,115 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// The directory that is made.
+/// Name of the subdirectory.
 pub const CLAIM_NAME: &str = "holdfast-bench";
-/// What says whose it is.
 const MARKER: &str = ".made-by-holdfast-bench";
-/// What a new file system may have in its root.
+/// Permitted contents of an empty file system.
 const ALLOWED: [&str; 1] = ["lost+found"];
 
-/// Why a place cannot be used. Each message says what to do.
+/// Why a place cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
-    /// Give an empty one.
+pub enum BenchDirectoryError {
+    /// The directory is not empty. Choose an empty one.
     #[error(
         "{}: not empty (`{name}` is in it): give the bench a directory of its own",
         place.display()
     )]
     NotEmpty {
-        /// The place.
+        /// The directory.
         place: PathBuf,
-        /// Something that is there.
+        /// A name found in the directory.
         name: String,
     },
-    /// Move it away.
+    /// The subdirectory is foreign. Move it away.
     #[error("{}: not made by the bench: move it away, or give another place", directory.display())]
     Foreign {
-        /// The directory that stands where the bench's would.
+        /// The subdirectory.
         directory: PathBuf,
     },
-    /// Wait.
+    /// Another run is in progress.
     #[error(
         "{}: another bench is at work there: wait for it, or give another place",
         directory.display()
     )]
     InUse {
-        /// The other's directory.
+        /// The subdirectory.
         directory: PathBuf,
     },
-    /// The cause says what to do.
+    /// A system call failed.
     #[error("{}: {cause}", path.display())]
     Failed {
-        /// Where.
+        /// Path.
         path: PathBuf,
-        /// What happened.
+        /// System error.
         cause: io::Error,
     },
 }
 
-/// A directory that is removed when this is dropped, with all that is in it.
+/// A subdirectory, removed with its contents on drop.
 #[derive(Debug)]
-pub struct Claim {
+pub struct BenchDirectory {
     directory: PathBuf,
     /// Holds the lock.
     _marker: File,
 }
 
-impl Claim {
-    /// Makes a directory of the bench's own in `place`. `must_be_empty` refuses a place with
-    /// anything else in it. `release` is called with what a killed run left, before that is
-    /// removed: it may have mounts in it.
+impl BenchDirectory {
+    /// Creates the subdirectory in `place`. Calls `release` on the leftovers of a killed run before
+    /// their removal, as they may contain mounts.
     pub fn new(
         place: &Path,
         must_be_empty: bool,
         release: &dyn Fn(&Path),
-    ) -> Result<Claim, ClaimError> {
-        let failed = |cause| ClaimError::Failed { path: place.to_owned(), cause };
+    ) -> Result<BenchDirectory, BenchDirectoryError> {
+        let failed = |cause| BenchDirectoryError::Failed { path: place.to_owned(), cause };
         let place = fs::canonicalize(place).map_err(failed)?;
         if must_be_empty {
             for entry in fs::read_dir(&place).map_err(failed)? {
                 let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
                 if name != CLAIM_NAME && !ALLOWED.contains(&name.as_str()) {
-                    return Err(ClaimError::NotEmpty { place, name });
+                    return Err(BenchDirectoryError::NotEmpty { place, name });
                 }
             }
         }
         let directory = place.join(CLAIM_NAME);
         remove_left_over(&directory, release)?;
-        let failed = |cause| ClaimError::Failed { path: directory.clone(), cause };
+        let failed = |cause| BenchDirectoryError::Failed { path: directory.clone(), cause };
         fs::create_dir(&directory).map_err(failed)?;
         let marker = File::create_new(directory.join(MARKER)).map_err(failed)?;
-        // A file system without locks is used all the same.
+        // A file system without locks is acceptable.
         let _ = flock(&marker, FlockOperation::NonBlockingLockExclusive);
-        Ok(Claim { directory, _marker: marker })
+        Ok(BenchDirectory { directory, _marker: marker })
     }
 
-    /// Returns the directory.
+    /// Returns the subdirectory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 }
 
-impl Drop for Claim {
+impl Drop for BenchDirectory {
     fn drop(&mut self) {
-        // What cannot be removed is found by the next run, which says why.
+        // The next run removes the rest, or reports an error.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-fn remove_left_over(directory: &Path, release: &dyn Fn(&Path)) -> Result<(), ClaimError> {
-    let failed = |cause| ClaimError::Failed { path: directory.to_owned(), cause };
+fn remove_left_over(directory: &Path, release: &dyn Fn(&Path)) -> Result<(), BenchDirectoryError> {
+    let failed = |cause| BenchDirectoryError::Failed { path: directory.to_owned(), cause };
     match fs::symlink_metadata(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
         Ok(_) => {}
     }
     let Ok(marker) = File::open(directory.join(MARKER)) else {
-        return Err(ClaimError::Foreign { directory: directory.to_owned() });
+        return Err(BenchDirectoryError::Foreign { directory: directory.to_owned() });
     };
     if flock(&marker, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
-        return Err(ClaimError::InUse { directory: directory.to_owned() });
+        return Err(BenchDirectoryError::InUse { directory: directory.to_owned() });
     }
     release(directory);
     fs::remove_dir_all(directory).map_err(failed)
@@ -141,12 +140,12 @@ mod tests {
     fn what_is_not_ours_is_refused_and_left_alone() {
         let place = place("foreign");
         fs::write(place.join("thesis"), "years").expect("writable");
-        let refused = Claim::new(&place, true, &|_| {});
-        assert!(matches!(refused, Err(ClaimError::NotEmpty { .. })), "{refused:?}");
+        let refused = BenchDirectory::new(&place, true, &|_| {});
+        assert!(matches!(refused, Err(BenchDirectoryError::NotEmpty { .. })), "{refused:?}");
         fs::create_dir(place.join(CLAIM_NAME)).expect("writable");
         fs::write(place.join(CLAIM_NAME).join("photos"), "of a life").expect("writable");
-        let refused = Claim::new(&place, false, &|_| {});
-        assert!(matches!(refused, Err(ClaimError::Foreign { .. })), "{refused:?}");
+        let refused = BenchDirectory::new(&place, false, &|_| {});
+        assert!(matches!(refused, Err(BenchDirectoryError::Foreign { .. })), "{refused:?}");
         assert_eq!(fs::read(place.join("thesis")).expect("there"), b"years");
         assert!(place.join(CLAIM_NAME).join("photos").exists());
         fs::remove_dir_all(place).expect("ours");
@@ -156,17 +155,17 @@ mod tests {
     fn what_was_made_is_removed_also_after_a_kill() {
         let place = place("ours");
         fs::create_dir(place.join("lost+found")).expect("writable");
-        let claim = Claim::new(&place, true, &|_| {}).expect("it is empty");
+        let claim = BenchDirectory::new(&place, true, &|_| {}).expect("it is empty");
         fs::write(claim.directory().join("work"), "some").expect("writable");
-        let refused = Claim::new(&place, true, &|_| {});
-        assert!(matches!(refused, Err(ClaimError::InUse { .. })), "{refused:?}");
+        let refused = BenchDirectory::new(&place, true, &|_| {});
+        assert!(matches!(refused, Err(BenchDirectoryError::InUse { .. })), "{refused:?}");
         let directory = claim.directory().to_owned();
         drop(claim);
         assert!(!directory.exists());
-        // A killed run leaves its directory, and nobody's lock.
+        // A killed run leaves its directory, unlocked.
         fs::create_dir(&directory).expect("writable");
         fs::write(directory.join(MARKER), "").expect("writable");
-        drop(Claim::new(&place, true, &|_| {}).expect("left over"));
+        drop(BenchDirectory::new(&place, true, &|_| {}).expect("left over"));
         assert!(!directory.exists());
         fs::remove_dir_all(place).expect("ours");
     }

@@ -1,27 +1,30 @@
-//! How fast a file system is, beside others, on the same machine in the same minutes.
+//! Benchmarks of file systems, compared on the same machine at the same time.
 //!
 //! ```text
-//!   run (rounds, targets in turn) -> workload::* (what is done) -> access (how a target is asked)
+//!   run (rounds, targets in turn) -> workload::* (operations) -> access (kernel or in process)
 //!                                 -> noise (was the machine quiet?)
 //!   report (medians, ranges, paired ratios) <- stats
 //!     -> table, plot
 //! ```
 //!
-//! A workload is written once, against [`access::Access`]: on a directory it makes system calls, in
-//! process it calls the vnode interface. So a mount, a peer's mount and an engine without a kernel
-//! do the same things to the same names.
+//! A workload is written against [`TargetAccess`](access::TargetAccess), which makes system calls
+//! in a directory, or calls the vnode interface in process. So all targets get the same operations
+//! on the same names.
 //!
 //! # Invariants
 //!
-//! - BE1: a ratio is one of pairs from the same round, and is never told without its interval.
-//! - BE2: nothing is timed but the workload's own phase: preparing, settling and removing are not.
-//! - BE3: every loop of a workload looks whether it should stop, so that what was made is removed
-//!   soon after an interruption.
+//! - BE1: A ratio is of pairs from the same round, and always reported with its interval.
+//! - BE2: Only the workload's own phase is timed, not preparation, settling and removal.
+//! - BE3: Every loop of a workload checks for a stop, so that an interruption soon leads to
+//!   cleanup.
 //!
-//! Beside it [`nfs`] puts an NFSv3 server under a mix of calls, by a client of its own.
+//! [`nfs`] separately loads an NFSv3 server with a mix of calls, with its own client.
 //!
-//! Not here: making pools and mounting them (the program does), setting up other file systems
+//! Not here: creating and mounting pools (the program), and setting up other file systems
 //! (`scripts/bench-peers.sh`).
+//!
+//! Layers, lowest first: `number`, `stats`, `claim`, `plan`, `access`, `noise`, `workload`, `run`,
+//! `report`, `table`, `plot`, `nfs`.
 
 pub mod access;
 pub mod claim;

@@ -1,8 +1,7 @@
-//! Was the machine quiet? Loops of fixed work, between the measurements.
+//! Loops of fixed work between the measurements, to detect a noisy machine.
 //!
-//! A loop that touches nothing but the processor, and one that writes and syncs a small file. On a
-//! quiet machine each takes the same time whenever it is asked; how far the times are apart is how
-//! far any other figure of the run may be trusted.
+//! One loop only computes, the other writes and syncs a small file. The spread of their times
+//! limits the trust in the run.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -13,28 +12,27 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::stats::{Summary, spread, summary};
+use crate::stats::{SampleSummary, spread, summary};
 
-/// Steps of the loop: about 5 ms at 2.5 GHz.
+/// Steps of the spin loop: about 5 ms at 2.5 GHz.
 const SPIN_STEPS: u32 = 4 << 20;
-/// Writes of the loop.
 const WRITES: u64 = 16;
-/// Spread of the spin loop from which on small differences mean nothing.
+/// Spread of the spin loop above which small differences mean nothing.
 const RESTLESS_SPREAD: f64 = 0.10;
-/// Spread of the spin loop from which on the run says nothing.
+/// Spread of the spin loop above which the run is useless.
 const USELESS_SPREAD: f64 = 0.40;
-/// The same of the loop that writes: a device's flushes differ more, even on a quiet machine.
+/// Limit for the write loop instead. Flush times vary more, even on a quiet machine.
 const WRITE_RESTLESS_SPREAD: f64 = 0.5;
 
-/// How far a run may be trusted.
+/// Trustworthiness of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// As far as its intervals say.
+pub enum NoiseLevel {
+    /// Trust the intervals.
     Quiet,
-    /// Small differences may be the machine's.
+    /// Small differences may be noise.
     Restless,
-    /// Not at all.
+    /// Useless.
     TooNoisy,
 }
 
@@ -46,37 +44,36 @@ pub struct Noise {
     writes_ms: Vec<f64>,
 }
 
-/// What the loops say.
+/// Summary of the loops.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NoiseReport {
-    /// How far the run may be trusted.
-    pub verdict: Verdict,
-    /// Milliseconds of the loop on the processor.
-    pub spin_ms: Summary,
-    /// Its spread, in parts of the median.
+    /// Trustworthiness of the run.
+    pub verdict: NoiseLevel,
+    /// Times of the spin loop.
+    pub spin_ms: SampleSummary,
+    /// Spread of the spin loop, as a fraction of the median.
     pub spin_spread: f64,
-    /// Milliseconds of the loop of synced writes.
-    pub write_ms: Summary,
-    /// Its spread.
+    /// Times of the write loop.
+    pub write_ms: SampleSummary,
+    /// Spread of the write loop, as a fraction of the median.
     pub write_spread: f64,
-    /// Runnable processes of the last minute when the run ended; `None`: the system does not say.
+    /// Load average of one minute at the end, if known.
     pub load: Option<f64>,
 }
 
 impl Noise {
-    /// Begins, with a file at `path` for the loop that writes. Whoever owns its directory removes
-    /// it.
+    /// Starts the loops, with a file at `path` for writes. The caller removes the file.
     pub fn start(path: &Path) -> io::Result<Noise> {
         let file = File::create(path)?;
         let mut noise = Noise { file, spins_ms: Vec::new(), writes_ms: Vec::new() };
-        // The first time pays for the file's blocks and the clock's ramp.
+        // The first sample includes block allocation and frequency ramp-up.
         noise.sample()?;
         noise.spins_ms.clear();
         noise.writes_ms.clear();
         Ok(noise)
     }
 
-    /// Runs the loops once.
+    /// Runs both loops once.
     pub fn sample(&mut self) -> io::Result<()> {
         let start = Instant::now();
         let mut state = 1_u64;
@@ -93,7 +90,7 @@ impl Noise {
         Ok(())
     }
 
-    /// Returns what the loops said; `None` before the first sample.
+    /// Summarizes the loops. `None` before the first sample.
     #[must_use]
     pub fn report(&self) -> Option<NoiseReport> {
         report_of(&self.spins_ms, &self.writes_ms)
@@ -103,11 +100,11 @@ impl Noise {
 fn report_of(spins_ms: &[f64], writes_ms: &[f64]) -> Option<NoiseReport> {
     let (spin_spread, write_spread) = (spread(spins_ms), spread(writes_ms));
     let verdict = if spin_spread > USELESS_SPREAD {
-        Verdict::TooNoisy
+        NoiseLevel::TooNoisy
     } else if spin_spread > RESTLESS_SPREAD || write_spread > WRITE_RESTLESS_SPREAD {
-        Verdict::Restless
+        NoiseLevel::Restless
     } else {
-        Verdict::Quiet
+        NoiseLevel::Quiet
     };
     Some(NoiseReport {
         verdict,
@@ -134,10 +131,10 @@ mod tests {
         let quiet: Vec<f64> = (0..20_u32).map(|at| 5.0 + f64::from(at) / 100.0).collect();
         let shared: Vec<f64> = (0..20_u32).map(|at| 5.0 + f64::from(at % 2) * 5.0).collect();
         let busy: Vec<f64> = (0..20_u32).map(|at| 5.0 + f64::from(at % 2)).collect();
-        assert_eq!(verdict(&quiet, &quiet), Some(Verdict::Quiet));
-        assert_eq!(verdict(&shared, &quiet), Some(Verdict::TooNoisy));
-        assert_eq!(verdict(&busy, &quiet), Some(Verdict::Restless));
-        assert_eq!(verdict(&quiet, &shared), Some(Verdict::Restless));
+        assert_eq!(verdict(&quiet, &quiet), Some(NoiseLevel::Quiet));
+        assert_eq!(verdict(&shared, &quiet), Some(NoiseLevel::TooNoisy));
+        assert_eq!(verdict(&busy, &quiet), Some(NoiseLevel::Restless));
+        assert_eq!(verdict(&quiet, &shared), Some(NoiseLevel::Restless));
         assert_eq!(verdict(&[], &[]), None);
     }
 }

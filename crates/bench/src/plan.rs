@@ -1,67 +1,67 @@
-//! How much is done: every count and size of the workloads, by one factor.
+//! Counts and sizes of the workloads, scaled by one factor.
 //!
-//! At scale 1 these are the amounts that the project's goals are stated for: trees of 50,000 files,
-//! streams of 4 GiB. Each has a least value, below which a rate would tell of the clock alone.
+//! Scale 1 has the amounts in the project's goals: trees of 50,000 files, streams of 4 GiB. Each
+//! amount has a minimum, below which the clock resolution would dominate.
 
 use serde::Serialize;
 
 use crate::number::scaled;
 
-/// Smallest and largest factor.
+/// Smallest scale.
 pub const SCALE_MIN: f64 = 0.001;
-/// See [`SCALE_MIN`]: what still fits on a machine that one would bench on.
+/// Largest scale, which still fits on a typical benchmark machine.
 pub const SCALE_MAX: f64 = 10.0;
-/// Most rounds: more would take days.
+/// Maximum rounds. More would take days.
 pub const ROUNDS_MAX: u32 = 1000;
-/// Most client threads.
+/// Maximum client threads.
 pub const THREADS_MAX: usize = 64;
-/// Bytes of a small file, and of a small overwrite or read.
+/// Size of a small file, overwrite or read.
 pub const SMALL_BYTES: usize = 4096;
-/// Bytes of a request of a stream.
+/// Request size of a stream.
 pub const STREAM_REQUEST_BYTES: usize = 1 << 20;
-/// Overwrites between two fsyncs.
+/// Overwrites per fsync.
 pub const OVERWRITES_PER_SYNC: u64 = 32;
-/// Bytes of the average file of a generated tree, rounded up.
+/// Average file size of a generated tree, rounded up.
 const TREE_FILE_BYTES: u64 = 16 << 10;
 
 /// Counts and sizes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Plan {
-    /// The factor.
+pub struct BenchPlan {
+    /// Scale.
     pub scale: f64,
-    /// Files whose names are worked on, by all threads together.
+    /// Files for name operations, over all threads.
     pub names: u64,
-    /// Small files that are written.
+    /// Small files to write.
     pub small_files: u64,
-    /// Small files that are written and synced.
+    /// Small files to write and sync.
     pub durable_files: u64,
-    /// Small files that are written one after the other for long, and then removed.
+    /// Small files to write in one long sequence, and then remove.
     pub sustained_files: u64,
-    /// Files of the tree.
+    /// Files in the tree.
     pub tree_files: u64,
-    /// Files of the source that the Andrew-like phases copy and build.
+    /// Source files that the Andrew-like phases copy and build.
     pub andrew_files: u64,
-    /// Repetitions of the Connectathon-like tests' files.
+    /// Files per Connectathon-like test.
     pub connectathon_files: u64,
-    /// Operations of the mix.
+    /// Operations in the mix.
     pub mixed_operations: u64,
     /// Overwrites of 4 KiB.
     pub overwrites: u64,
     /// Reads of 4 KiB.
     pub random_reads: u64,
-    /// Bytes of the file that is overwritten and read at random.
+    /// Size of the file for random overwrites and reads.
     pub random_file_bytes: u64,
-    /// Bytes of a stream.
+    /// Size of a stream.
     pub stream_bytes: u64,
 }
 
-impl Plan {
-    /// Returns the amounts at `scale`, which is brought within its bounds.
+impl BenchPlan {
+    /// Returns the amounts at `scale`, clamped to its bounds.
     #[must_use]
-    pub fn new(scale: f64) -> Plan {
+    pub fn new(scale: f64) -> BenchPlan {
         let scale = scale.clamp(SCALE_MIN, SCALE_MAX);
         let mebibytes = |count: u64, least: u64| scaled(count, scale, least) << 20;
-        Plan {
+        BenchPlan {
             scale,
             names: scaled(50_000, scale, 64),
             small_files: scaled(20_000, scale, 64),
@@ -78,13 +78,13 @@ impl Plan {
         }
     }
 
-    /// Returns how many bytes the tree's files take, rounded up.
+    /// Returns the size of the tree's files, rounded up.
     #[must_use]
     pub fn tree_bytes(&self) -> u64 {
         self.tree_files * TREE_FILE_BYTES
     }
 
-    /// Returns how many bytes the files of the Andrew-like phases take: source, copy, objects.
+    /// Returns the size of the Andrew-like files: source, copy and objects.
     #[must_use]
     pub fn andrew_bytes(&self) -> u64 {
         self.andrew_files * TREE_FILE_BYTES * 4
@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn scale_one_is_what_the_goals_are_stated_for() {
-        let plan = Plan::new(1.0);
+        let plan = BenchPlan::new(1.0);
         assert_eq!((plan.tree_files, plan.stream_bytes), (50_000, 4 << 30));
-        assert_eq!(Plan::new(100.0), Plan::new(SCALE_MAX));
-        assert_eq!(Plan::new(SCALE_MIN).stream_bytes, 4 << 20);
+        assert_eq!(BenchPlan::new(100.0), BenchPlan::new(SCALE_MAX));
+        assert_eq!(BenchPlan::new(SCALE_MIN).stream_bytes, 4 << 20);
     }
 }

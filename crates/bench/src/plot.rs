@@ -1,26 +1,23 @@
-//! A report as a picture: each ratio a point with its interval, on an axis that doubles.
-//!
-//! Without anything to compare with: each rate a point with its range.
+//! Plots a report: a point with an interval per ratio, on a logarithmic axis. A report without
+//! ratios gets a point with a range per rate.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::number::{to_f64, to_u64};
-use crate::report::Report;
+use crate::report::BenchReport;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+type BenchDrawingArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type BenchDrawingResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 const WIDTH: u32 = 960;
 const ROW_HEIGHT: u32 = 22;
-/// Room for the legend above and the axis below.
 const HEAD_HEIGHT: u32 = 64;
 const FOOT_HEIGHT: u32 = 52;
-/// Room for the names on the left.
 const NAMES_WIDTH: u32 = 210;
 const RIGHT_MARGIN: u32 = 24;
 const FONT: &str = "sans-serif";
-/// Colours that are told apart also by those who see fewer (Okabe and Ito, 2008).
+/// Colours for the colour-blind (Okabe and Ito, 2008).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -32,7 +29,6 @@ const COLOURS: [RGBColor; 7] = [
 ];
 const GRID: RGBColor = RGBColor(222, 222, 222);
 
-/// One point of a row, with what it is uncertain by.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     series: usize,
@@ -41,25 +37,24 @@ struct Point {
     high: f64,
 }
 
-/// What is drawn.
 #[derive(Debug)]
 struct Figure {
     title: String,
     series: Vec<String>,
     rows: Vec<(String, Vec<Point>)>,
-    /// The line that one would be left or right of.
+    /// Whether the axis marks the ratio 1.
     has_unity: bool,
 }
 
-/// Returns the picture of a report as SVG.
-pub fn svg_of(report: &Report) -> Result<String, String> {
+/// Returns a plot of the report as SVG, or the drawing library's error.
+pub fn svg_of(report: &BenchReport) -> Result<String, String> {
     let figure = figure_of(report);
     let mut text = String::new();
     draw(&figure, &mut text).map_err(|error| error.to_string())?;
     Ok(text)
 }
 
-fn figure_of(report: &Report) -> Figure {
+fn figure_of(report: &BenchReport) -> Figure {
     let has_ratios = report.results.iter().any(|measured| !measured.ratios.is_empty());
     let mut series: Vec<String> = Vec::new();
     let mut series_of = |name: String| {
@@ -100,7 +95,7 @@ fn figure_of(report: &Report) -> Figure {
     Figure { title, series, rows, has_unity: has_ratios }
 }
 
-/// Returns the ends of the axis: powers of two that enclose every point.
+/// Returns the ends of the axis: powers of two that enclose all points.
 fn ends(figure: &Figure) -> (f64, f64) {
     let points = || figure.rows.iter().flat_map(|(_, points)| points);
     let known = |value: &f64| value.is_finite() && *value > 0.0;
@@ -114,7 +109,7 @@ fn ends(figure: &Figure) -> (f64, f64) {
     (2_f64.powf(least.log2().floor()), 2_f64.powf((most * 1.0001).log2().ceil()))
 }
 
-fn draw(figure: &Figure, text: &mut String) -> Drawn {
+fn draw(figure: &Figure, text: &mut String) -> BenchDrawingResult {
     let row_count = u32::try_from(figure.rows.len()).unwrap_or(u32::MAX).clamp(1, 1000);
     let height = HEAD_HEIGHT + row_count * ROW_HEIGHT + FOOT_HEIGHT;
     let root = SVGBackend::with_string(text, (WIDTH, height)).into_drawing_area();
@@ -130,7 +125,7 @@ fn draw(figure: &Figure, text: &mut String) -> Drawn {
     root.present()
 }
 
-/// Where a value is, in pixels from the left.
+/// Maps a value to a horizontal position in pixels.
 struct Scale {
     low: f64,
     high: f64,
@@ -162,12 +157,17 @@ fn style(size: u32) -> TextStyle<'static> {
     TextStyle::from((FONT, size).into_font())
 }
 
-fn axis(root: &Area<'_>, figure: &Figure, scale: &Scale, height: u32) -> Drawn {
+fn axis(
+    root: &BenchDrawingArea<'_>,
+    figure: &Figure,
+    scale: &Scale,
+    height: u32,
+) -> BenchDrawingResult {
     use plotters::style::text_anchor::{HPos, Pos, VPos};
     let (top, bottom) = (pixels(HEAD_HEIGHT), pixels(height - FOOT_HEIGHT));
     let centred = style(12).pos(Pos::new(HPos::Center, VPos::Top));
     let steps = (scale.high / scale.low).log2();
-    // As many marks as fit, each a power of two from the one before.
+    // As many marks as fit, at powers of two.
     let stride = 2_f64.powf((steps / 12.0).ceil().max(1.0));
     let mut mark = scale.low;
     while mark <= scale.high * 1.001 {
@@ -189,7 +189,7 @@ fn axis(root: &Area<'_>, figure: &Figure, scale: &Scale, height: u32) -> Drawn {
     Ok(())
 }
 
-fn legend(root: &Area<'_>, figure: &Figure) -> Drawn {
+fn legend(root: &BenchDrawingArea<'_>, figure: &Figure) -> BenchDrawingResult {
     root.draw(&Text::new(figure.title.clone(), (12, 10), style(15)))?;
     let mut x = 14;
     for (index, name) in figure.series.iter().enumerate() {
@@ -204,14 +204,19 @@ fn colour(series: usize) -> RGBColor {
     COLOURS.get(series % COLOURS.len()).copied().unwrap_or(BLACK)
 }
 
-fn row(root: &Area<'_>, scale: &Scale, top: i32, (name, points): (&str, &[Point])) -> Drawn {
+fn row(
+    root: &BenchDrawingArea<'_>,
+    scale: &Scale,
+    top: i32,
+    (name, points): (&str, &[Point]),
+) -> BenchDrawingResult {
     use plotters::style::text_anchor::{HPos, Pos, VPos};
     let middle = top + pixels(ROW_HEIGHT) / 2;
     let left = style(12).pos(Pos::new(HPos::Right, VPos::Center));
     root.draw(&Text::new(name.to_owned(), (pixels(NAMES_WIDTH) - 10, middle), left))?;
     let count = to_f64(to_u64(points.len()));
     for (number, point) in (0_u64..).zip(points) {
-        // Beside each other, so that intervals do not hide each other.
+        // Spreads the points vertically, so that intervals do not overlap.
         let shift = (to_f64(number) + 0.5) / count - 0.5;
         let y = middle + rounded(shift * f64::from(ROW_HEIGHT) * 0.8);
         let colour = colour(point.series);
@@ -234,7 +239,7 @@ mod tests {
         assert!(svg.starts_with("<svg"), "{svg}");
         assert!(svg.contains("create"), "{svg}");
         assert!(svg.contains("fuse / ext4"), "{svg}");
-        // One in the legend, one in the row.
+        // One circle in the legend, one in the row.
         assert_eq!(svg.matches("<circle").count(), 2);
     }
 

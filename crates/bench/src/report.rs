@@ -1,113 +1,114 @@
-//! What a run says: medians, ranges, processor time, and ratios of pairs.
+//! The report of a run: medians, ranges, processor times, and paired ratios.
 
 use serde::Serialize;
 
 use crate::noise::NoiseReport;
 use crate::number::to_u64;
-use crate::plan::Plan;
-use crate::run::{Failure, Options, Outcome, Sample, Target, TargetKind};
-use crate::stats::{self, Ratio, Summary};
-use crate::workload::{GROUPS, Measure, Unit};
+use crate::plan::BenchPlan;
+use crate::run::{
+    BenchOptions, BenchOutcome, MeasureSample, SystemUnderTest, TargetKind, WorkloadFailure,
+};
+use crate::stats::{self, Ratio, SampleSummary};
+use crate::workload::{GROUPS, Measure, MeasureUnit};
 
-/// Width of an interval, in parts of its ratio, from which on the ratio is marked: a goal counts as
-/// reached only by a narrower one.
+/// Relative width of an interval above which its ratio is too uncertain to judge a goal.
 pub const WIDE: f64 = 0.10;
 
-/// A run, as `--json` prints it.
+/// A run, as printed by `--json`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Version of the program.
+pub struct BenchReport {
+    /// Program version.
     pub program: String,
-    /// Release of the kernel.
+    /// Kernel release.
     pub kernel: String,
-    /// Processors that this process may use.
+    /// Processors available to this process.
     pub processors: u64,
-    /// Rounds that were completed.
+    /// Completed rounds.
     pub rounds: u32,
-    /// Rounds that were asked for.
+    /// Requested rounds.
     pub rounds_wanted: u32,
-    /// Whether it was told to stop before it was done.
+    /// Whether the run was interrupted.
     pub was_stopped: bool,
-    /// How much was done.
-    pub plan: Plan,
-    /// How far it may be trusted; `None`: nothing was done.
+    /// Amounts.
+    pub plan: BenchPlan,
+    /// Noise of the machine, or `None` without samples.
     pub noise: Option<NoiseReport>,
-    /// Who took part.
+    /// Targets.
     pub targets: Vec<TargetFacts>,
-    /// What was measured.
-    pub results: Vec<Measured>,
-    /// What did not work.
-    pub failures: Vec<Failure>,
+    /// Results.
+    pub results: Vec<MeasureResult>,
+    /// Failed workloads.
+    pub failures: Vec<WorkloadFailure>,
 }
 
 /// A target of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct TargetFacts {
-    /// Its name.
+    /// Target name.
     pub name: String,
-    /// What it is.
+    /// Description.
     pub what: String,
-    /// What sort.
+    /// Kind.
     pub kind: TargetKind,
 }
 
-/// One measure, with one number of client threads.
+/// One measure with one thread count.
 #[derive(Clone, Debug, Serialize)]
-pub struct Measured {
-    /// Its name.
+pub struct MeasureResult {
+    /// Measure name.
     pub name: String,
-    /// What was done.
+    /// Description.
     pub what: String,
-    /// What was counted.
-    pub unit: Unit,
+    /// Unit.
+    pub unit: MeasureUnit,
     /// Client threads.
     pub threads: u64,
-    /// What each target did.
-    pub rates: Vec<Rate>,
-    /// How they compare.
-    pub ratios: Vec<Compared>,
+    /// Rate of each target.
+    pub rates: Vec<TargetRate>,
+    /// Comparisons.
+    pub ratios: Vec<TargetComparison>,
 }
 
-/// What one target did.
+/// Rate of one target.
 #[derive(Clone, Debug, Serialize)]
-pub struct Rate {
-    /// The target's name.
+pub struct TargetRate {
+    /// Target name.
     pub target: String,
-    /// Units a second, in order of rounds.
+    /// Units a second, by round.
     pub samples: Vec<f64>,
-    /// The same in short.
-    pub per_second: Summary,
-    /// Microseconds of processor time of the client for each unit: the median. For a target in this
-    /// process that is all there is.
+    /// Summary of the samples.
+    pub per_second: SampleSummary,
+    /// Median processor time of the client per unit, in microseconds. Includes the engine if the
+    /// target is in this process.
     pub client_cpu_us: f64,
-    /// The same of the server's process; `None`: none is known. What the kernel does for it in
-    /// threads of its own is in neither.
+    /// Median processor time of the server process per unit, if known. Kernel threads are in
+    /// neither time.
     pub server_cpu_us: Option<f64>,
 }
 
-/// How one target compares with another.
+/// Comparison of two targets.
 #[derive(Clone, Debug, Serialize)]
-pub struct Compared {
-    /// The target.
+pub struct TargetComparison {
+    /// Target compared.
     pub of: String,
-    /// The one that it is measured against.
+    /// Target of reference.
     pub to: String,
-    /// Its rate in parts of the other's.
+    /// Rate divided by the reference rate.
     pub ratio: Ratio,
-    /// Whether the interval is too wide to hold a goal against.
+    /// Whether the interval is too wide to judge a goal.
     pub is_wide: bool,
 }
 
-impl Report {
-    /// Puts together what a run gave.
+impl BenchReport {
+    /// Creates the report of a run.
     #[must_use]
     pub fn new(
-        targets: &[Target],
-        options: &Options,
-        outcome: &Outcome,
+        targets: &[SystemUnderTest],
+        options: &BenchOptions,
+        outcome: &BenchOutcome,
         noise: Option<NoiseReport>,
-    ) -> Report {
-        Report {
+    ) -> BenchReport {
+        BenchReport {
             program: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: kernel_release(),
             processors: std::thread::available_parallelism().map_or(1, |count| to_u64(count.get())),
@@ -128,15 +129,19 @@ fn kernel_release() -> String {
     release.map_or_else(|_| "of an unknown release".to_owned(), |text| text.trim().to_owned())
 }
 
-fn facts(target: &Target) -> TargetFacts {
+fn facts(target: &SystemUnderTest) -> TargetFacts {
     TargetFacts { name: target.name.clone(), what: target.what.clone(), kind: target.kind }
 }
 
-fn results(targets: &[Target], options: &Options, samples: &[Sample]) -> Vec<Measured> {
+fn results(
+    targets: &[SystemUnderTest],
+    options: &BenchOptions,
+    samples: &[MeasureSample],
+) -> Vec<MeasureResult> {
     let pairs = pairs(targets);
     let mut results = Vec::new();
     for measure in GROUPS.iter().flat_map(|group| group.measures) {
-        // One without client threads of its own has those of its depth.
+        // `threads` is the queue depth for a measure without client threads.
         let mut threads: Vec<usize> = of(samples, measure).map(|s| s.timed.threads).collect();
         threads.sort_unstable_by_key(|count| {
             (options.threads.iter().position(|wanted| wanted == count), *count)
@@ -149,13 +154,16 @@ fn results(targets: &[Target], options: &Options, samples: &[Sample]) -> Vec<Mea
     results
 }
 
-fn of<'a>(samples: &'a [Sample], measure: &'a Measure) -> impl Iterator<Item = &'a Sample> {
+fn of<'a>(
+    samples: &'a [MeasureSample],
+    measure: &'a Measure,
+) -> impl Iterator<Item = &'a MeasureSample> {
     samples.iter().filter(move |sample| sample.timed.measure.name == measure.name)
 }
 
-/// Returns who is compared with whom: each Holdfast with each that was given; without any of
-/// either, all with the first.
-fn pairs(targets: &[Target]) -> Vec<(usize, usize)> {
+/// Returns the pairs to compare: each Holdfast target with each given one. If either kind is
+/// absent, the others with the first.
+fn pairs(targets: &[SystemUnderTest]) -> Vec<(usize, usize)> {
     let kind = |kind: TargetKind| {
         let found = targets.iter().enumerate().filter(move |(_, target)| target.kind == kind);
         found.map(|(index, _)| index).collect::<Vec<usize>>()
@@ -168,11 +176,11 @@ fn pairs(targets: &[Target]) -> Vec<(usize, usize)> {
 }
 
 fn measured(
-    targets: &[Target],
+    targets: &[SystemUnderTest],
     pairs: &[(usize, usize)],
-    samples: &[Sample],
+    samples: &[MeasureSample],
     (measure, threads): (&'static Measure, usize),
-) -> Measured {
+) -> MeasureResult {
     let mine = |index: usize| {
         of(samples, measure)
             .filter(move |sample| sample.target == index && sample.timed.threads == threads)
@@ -183,13 +191,13 @@ fn measured(
     for index in 0..targets.len() {
         let samples = rates_of(index);
         let Some(per_second) = stats::summary(&samples) else { continue };
-        let cpu = |seconds: fn(&Sample) -> Option<f64>| {
+        let cpu = |seconds: fn(&MeasureSample) -> Option<f64>| {
             let each = mine(index)
                 .filter_map(|sample| Some(seconds(sample)? * 1e6 / sample.timed.count))
                 .collect::<Vec<f64>>();
             stats::summary(&each).map(|all| all.median)
         };
-        rates.push(Rate {
+        rates.push(TargetRate {
             target: name(index),
             samples,
             per_second,
@@ -200,9 +208,9 @@ fn measured(
     let compared = pairs.iter().filter_map(|&(of, to)| {
         let ratio = stats::ratio(&rates_of(of), &rates_of(to))?;
         let is_wide = ratio.width() > WIDE || ratio.confidence < stats::CONFIDENCE;
-        Some(Compared { of: name(of), to: name(to), ratio, is_wide })
+        Some(TargetComparison { of: name(of), to: name(to), ratio, is_wide })
     });
-    Measured {
+    MeasureResult {
         name: measure.name.to_owned(),
         what: measure.what.to_owned(),
         unit: measure.unit,
@@ -212,7 +220,7 @@ fn measured(
     }
 }
 
-fn rate_of(sample: &Sample) -> f64 {
+fn rate_of(sample: &MeasureSample) -> f64 {
     sample.timed.count / sample.timed.seconds
 }
 
@@ -222,22 +230,22 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::access::KernelAccess;
-    use crate::run::Server;
-    use crate::workload::Timed;
+    use crate::run::ServerProcess;
+    use crate::workload::PhaseTiming;
 
-    fn target(name: &str, kind: TargetKind) -> Target {
+    fn target(name: &str, kind: TargetKind) -> SystemUnderTest {
         let access = Box::new(KernelAccess::new(Path::new("/"), None).expect("the root is there"));
-        Target {
+        SystemUnderTest {
             name: name.to_owned(),
             what: String::new(),
             kind,
             access,
-            server: Server::default(),
+            server: ServerProcess::default(),
         }
     }
 
-    fn sample(target: usize, round: u32, seconds: f64) -> Sample {
-        let timed = Timed {
+    fn sample(target: usize, round: u32, seconds: f64) -> MeasureSample {
+        let timed = PhaseTiming {
             measure: &GROUPS[0].measures[0],
             threads: 1,
             count: 100.0,
@@ -245,11 +253,11 @@ pub(crate) mod tests {
             client_cpu_seconds: seconds / 2.0,
             server_cpu_seconds: None,
         };
-        Sample { target, round, timed }
+        MeasureSample { target, round, timed }
     }
 
-    /// A report of one measure: ours takes twice the time of the other, in eight rounds.
-    pub(crate) fn example() -> Report {
+    /// A report of one measure in eight rounds, in which ours takes twice as long.
+    pub(crate) fn example() -> BenchReport {
         let targets = [target("fuse", TargetKind::Holdfast), target("ext4", TargetKind::Given)];
         let samples = (0..8)
             .flat_map(|round| {
@@ -257,10 +265,10 @@ pub(crate) mod tests {
                 [sample(0, round, 2.0 * slow), sample(1, round, slow)]
             })
             .collect();
-        let outcome = Outcome { samples, rounds: 8, ..Outcome::default() };
-        let plan = Plan::new(0.1);
-        let options = Options { rounds: 8, plan, threads: vec![1], only: Vec::new() };
-        Report::new(&targets, &options, &outcome, None)
+        let outcome = BenchOutcome { samples, rounds: 8, ..BenchOutcome::default() };
+        let plan = BenchPlan::new(0.1);
+        let options = BenchOptions { rounds: 8, plan, threads: vec![1], only: Vec::new() };
+        BenchReport::new(&targets, &options, &outcome, None)
     }
 
     #[test]

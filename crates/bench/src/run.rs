@@ -1,7 +1,7 @@
-//! Rounds: every target does the same, one after the other, in an order that changes.
+//! Runs the rounds: all targets get the same work in turn, in a rotating order.
 //!
-//! Whatever slows the machine down for a while slows all targets down, and a pair of one round has
-//! seen the same machine. So the ratio of a pair says more than the ratio of two averages.
+//! A slow period of the machine affects all targets of a round. So a paired ratio is more reliable
+//! than a ratio of averages.
 
 use std::io;
 use std::sync::Arc;
@@ -9,154 +9,152 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use serde::Serialize;
 
-use crate::access::Access;
+use crate::access::TargetAccess;
 use crate::noise::Noise;
 use crate::number::{to_f64, to_u64};
-use crate::plan::Plan;
-use crate::workload::{self, GROUPS, Group, LapContext, Measure, Timed, is_stopped};
+use crate::plan::BenchPlan;
+use crate::workload::{self, GROUPS, LapContext, Measure, PhaseTiming, WorkloadGroup, is_stopped};
 
-/// Space that a file system needs beside the files: its journal, its own metadata.
+/// Extra space for a file system's journal and metadata.
 const SLACK_BYTES: u64 = 64 << 20;
 
-/// What sort of target.
+/// Kind of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetKind {
-    /// Holdfast: told as a ratio to what it is measured against.
+    /// Holdfast, compared with the given targets.
     Holdfast,
-    /// Something to measure against.
+    /// A reference.
     Given,
 }
 
-/// A file system that takes part.
+/// A file system under test.
 #[derive(Debug)]
-pub struct Target {
-    /// Its name in the table.
+pub struct SystemUnderTest {
+    /// Name in the table.
     pub name: String,
-    /// What it is, in a few words.
+    /// Short description.
     pub what: String,
-    /// What sort.
+    /// Kind.
     pub kind: TargetKind,
-    /// How it is asked.
-    pub access: Box<dyn Access>,
-    /// The process that serves it.
-    pub server: Server,
+    /// Access to the files.
+    pub access: Box<dyn TargetAccess>,
+    /// Server process.
+    pub server: ServerProcess,
 }
 
-/// The process that serves a target, if one does. Another takes its place when the target is taken
-/// into use again.
+/// The server process of a target, if any. Can change when the target is reopened.
 #[derive(Clone, Debug, Default)]
-pub struct Server(Arc<AtomicU32>);
+pub struct ServerProcess(Arc<AtomicU32>);
 
-impl Server {
-    /// Notes which process it is now; `None`: none that is known.
+impl ServerProcess {
+    /// Sets the process, if known.
     pub fn set(&self, pid: Option<u32>) {
         self.0.store(pid.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Returns which process it is.
+    /// Returns the process id, if known.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         Some(self.0.load(Ordering::Relaxed)).filter(|&pid| pid != 0)
     }
 }
 
-/// What is run.
+/// Options of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// How often.
+pub struct BenchOptions {
+    /// Number of rounds.
     pub rounds: u32,
-    /// How much.
-    pub plan: Plan,
-    /// Numbers of client threads, for groups that are threaded.
+    /// Amounts.
+    pub plan: BenchPlan,
+    /// Client thread counts, for threaded groups.
     pub threads: Vec<usize>,
-    /// Names of groups and measures; empty: all.
+    /// Names of groups and measures, or empty for all.
     pub only: Vec<String>,
 }
 
-/// Why a run cannot begin. Each message says what to do.
+/// Why a run cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Look at the list.
+    /// Unknown workload or measure.
     #[error("no workload or measure is called `{name}`: --list shows them")]
     Unknown {
-        /// What was asked for.
+        /// The name.
         name: String,
     },
-    /// Give less to do, or more space.
+    /// Not enough space.
     #[error(
         "{target} has {free} MiB free and this run may need {needed} MiB there: give a smaller \
          --scale, fewer workloads with --only, or more space"
     )]
     NoSpace {
-        /// The target's name.
+        /// Target name.
         target: String,
-        /// What is free.
+        /// Free MiB.
         free: u64,
-        /// What is needed.
+        /// Needed MiB.
         needed: u64,
     },
-    /// The cause says what to do.
+    /// A system call failed.
     #[error("{what}: {cause}")]
     Failed {
-        /// What was tried.
+        /// Operation.
         what: String,
-        /// What happened.
+        /// System error.
         cause: io::Error,
     },
 }
 
-/// One workload on one target in one round.
+/// One timed measure of a workload, target and round.
 #[derive(Clone, Debug)]
-pub struct Sample {
-    /// Index of the target.
+pub struct MeasureSample {
+    /// Target index.
     pub target: usize,
-    /// From 0.
+    /// Round, from 0.
     pub round: u32,
-    /// What was timed.
-    pub timed: Timed,
+    /// Measurement.
+    pub timed: PhaseTiming,
 }
 
-/// A workload that a target could not do.
+/// A workload that failed on a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Failure {
-    /// The target's name.
+pub struct WorkloadFailure {
+    /// Target name.
     pub target: String,
-    /// The workload's name.
+    /// Workload name.
     pub workload: String,
-    /// What happened.
+    /// Error message.
     pub cause: String,
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Debug, Default)]
-pub struct Outcome {
-    /// All samples, in the order in which they were taken.
-    pub samples: Vec<Sample>,
-    /// What did not work; not tried again in later rounds.
-    pub failures: Vec<Failure>,
-    /// Rounds that were completed.
+pub struct BenchOutcome {
+    /// All samples in order.
+    pub samples: Vec<MeasureSample>,
+    /// Failed workloads, which are skipped in later rounds.
+    pub failures: Vec<WorkloadFailure>,
+    /// Completed rounds.
     pub rounds: u32,
-    /// Whether it was told to stop before it was done.
+    /// Whether the run was interrupted.
     pub was_stopped: bool,
 }
 
-/// One group, with a number of threads.
 #[derive(Clone, Copy, Debug)]
-struct Step {
-    group: &'static Group,
+struct WorkloadStep {
+    group: &'static WorkloadGroup,
     threads: usize,
 }
 
-impl Options {
-    /// Returns the most bytes that the workloads have in files at a time, with some to spare.
+impl BenchOptions {
+    /// Returns the maximum size of the files at any time, with a margin.
     pub fn needed_bytes(&self) -> Result<u64, RunError> {
         let steps = self.steps()?;
         let most = steps.iter().map(|step| (step.group.bytes)(&self.plan)).max().unwrap_or(0);
         Ok(most + most / 4 + SLACK_BYTES)
     }
 
-    fn steps(&self) -> Result<Vec<Step>, RunError> {
+    fn steps(&self) -> Result<Vec<WorkloadStep>, RunError> {
         for name in &self.only {
             let is_known = GROUPS.iter().any(|group| is_named(group, name));
             if !is_known {
@@ -169,23 +167,23 @@ impl Options {
         Ok(wanted
             .flat_map(|group| {
                 let threads = if group.is_threaded { self.threads.clone() } else { vec![1] };
-                threads.into_iter().map(move |threads| Step { group, threads })
+                threads.into_iter().map(move |threads| WorkloadStep { group, threads })
             })
             .collect())
     }
 
-    fn is_wanted(&self, group: &Group, measure: &str) -> bool {
+    fn is_wanted(&self, group: &WorkloadGroup, measure: &str) -> bool {
         let is_named = |name: &String| name == group.name || name == measure;
         self.only.is_empty() || self.only.iter().any(is_named)
     }
 }
 
-fn is_named(group: &Group, name: &str) -> bool {
+fn is_named(group: &WorkloadGroup, name: &str) -> bool {
     group.name == name || group.measures.iter().any(|measure: &Measure| measure.name == name)
 }
 
-/// Refuses targets that have no room for the run.
-pub fn check_space(targets: &[Target], options: &Options) -> Result<(), RunError> {
+/// Refuses targets with too little free space.
+pub fn check_space(targets: &[SystemUnderTest], options: &BenchOptions) -> Result<(), RunError> {
     let needed = options.needed_bytes()?;
     for target in targets {
         let free = target.access.free_bytes().map_err(|cause| RunError::Failed {
@@ -200,18 +198,18 @@ pub fn check_space(targets: &[Target], options: &Options) -> Result<(), RunError
     Ok(())
 }
 
-/// Runs all rounds. `progress` is told what is done now, and how many steps of how many.
+/// Runs all rounds. `progress` gets the current step, the steps done, and their total.
 pub fn run(
-    targets: &[Target],
-    options: &Options,
+    targets: &[SystemUnderTest],
+    options: &BenchOptions,
     noise: &mut Noise,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&str, u64, u64),
-) -> Result<Outcome, RunError> {
+) -> Result<BenchOutcome, RunError> {
     check_space(targets, options)?;
     let steps = options.steps()?;
     let total = u64::from(options.rounds) * to_u64(steps.len() * targets.len());
-    let mut outcome = Outcome::default();
+    let mut outcome = BenchOutcome::default();
     let mut done = 0;
     for round in 0..options.rounds {
         for (number, step) in steps.iter().enumerate() {
@@ -234,21 +232,20 @@ pub fn run(
     Ok(outcome)
 }
 
-/// Returns the targets in an order that begins elsewhere each time.
 fn order(count: usize, turn: u64) -> impl Iterator<Item = usize> {
     let first = usize::try_from(turn % to_u64(count.max(1))).unwrap_or(0);
     (0..count).map(move |index| (first + index) % count)
 }
 
 fn lap(
-    outcome: &mut Outcome,
-    (index, target): (usize, &Target),
-    step: Step,
-    (round, options, stop): (u32, &Options, &AtomicBool),
+    outcome: &mut BenchOutcome,
+    (index, target): (usize, &SystemUnderTest),
+    step: WorkloadStep,
+    (round, options, stop): (u32, &BenchOptions, &AtomicBool),
 ) {
-    let Step { group, threads } = step;
+    let WorkloadStep { group, threads } = step;
     let has_failed =
-        |failure: &Failure| failure.target == target.name && failure.workload == group.name;
+        |failure: &WorkloadFailure| failure.target == target.name && failure.workload == group.name;
     if outcome.failures.iter().any(has_failed) {
         return;
     }
@@ -265,11 +262,12 @@ fn lap(
     let done = target.access.settle().and_then(|()| workload::run(group, &name, &context));
     match done {
         Ok(timed) => {
-            let samples = timed.into_iter().map(|timed| Sample { target: index, round, timed });
+            let samples =
+                timed.into_iter().map(|timed| MeasureSample { target: index, round, timed });
             outcome.samples.extend(samples);
         }
         Err(error) if is_stopped(&error) && stop.load(Ordering::Relaxed) => {}
-        Err(error) => outcome.failures.push(Failure {
+        Err(error) => outcome.failures.push(WorkloadFailure {
             target: target.name.clone(),
             workload: group.name.to_owned(),
             cause: error.to_string(),
@@ -277,12 +275,11 @@ fn lap(
     }
 }
 
-/// Returns the processor time of all threads of a process; `None`: it is gone, or the system does
-/// not say.
+/// Returns the processor time of all threads of a process. `None` if unavailable.
 fn cpu_seconds_of(pid: u32) -> Option<f64> {
     let mut nanoseconds = 0_u64;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        // A thread may end meanwhile.
+        // The thread may have ended.
         let Ok(text) = std::fs::read_to_string(task.ok()?.path().join("schedstat")) else {
             continue;
         };
@@ -296,9 +293,9 @@ fn cpu_seconds_of(pid: u32) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn options(only: &[&str]) -> Options {
+    fn options(only: &[&str]) -> BenchOptions {
         let only = only.iter().map(|name| (*name).to_owned()).collect();
-        Options { rounds: 1, plan: Plan::new(0.01), threads: vec![1, 2], only }
+        BenchOptions { rounds: 1, plan: BenchPlan::new(0.01), threads: vec![1, 2], only }
     }
 
     #[test]

@@ -1,63 +1,60 @@
-//! Medians, ranges, and an interval for the median of paired ratios.
+//! Medians, ranges, and confidence intervals for medians of paired ratios.
 //!
-//! The interval is that of the sign test: if a ratio is as likely above its true median as below,
-//! the k-th smallest and the k-th largest of n enclose that median with a probability that only n
-//! and k decide. Nothing is assumed of how the ratios are spread, and nothing is drawn at random.
-//! With fewer than six pairs no such interval reaches 95 %: then it is the whole range, and what it
-//! does reach is told.
+//! The interval is that of the sign test: the k-th smallest and k-th largest of n ratios enclose
+//! the true median with a probability that depends on n and k only. No distribution is assumed, and
+//! nothing is sampled at random. With fewer than six pairs no such interval reaches 95 %, so it is
+//! the full range, reported with its actual confidence.
 
 use serde::Serialize;
 
 use crate::number::{to_f64, to_u64};
 
-/// How sure an interval should be.
+/// Confidence of an interval.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// What several measurements of one thing say.
+/// Summary of repeated measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Summary {
-    /// The middle one, or the mean of the two in the middle.
+pub struct SampleSummary {
+    /// Median.
     pub median: f64,
-    /// The least.
+    /// Minimum.
     pub least: f64,
-    /// The most.
+    /// Maximum.
     pub most: f64,
 }
 
-/// A ratio, and how well it is known.
+/// A ratio with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The median of the pairs' ratios.
+    /// Median of the pairs' ratios.
     pub median: f64,
     /// Lower end of the interval.
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
-    /// Probability that the interval holds the true median: [`CONFIDENCE`] or more from six pairs
-    /// on, less with fewer.
+    /// Confidence: at least [`CONFIDENCE`] from six pairs on, less with fewer.
     pub confidence: f64,
-    /// How many pairs.
+    /// Number of pairs.
     pub pairs: u64,
 }
 
 impl Ratio {
-    /// Returns the width of the interval in parts of the ratio.
+    /// Returns the relative width of the interval.
     #[must_use]
     pub fn width(&self) -> f64 {
         (self.high - self.low) / self.median
     }
 }
 
-/// Returns the summary of `values`; `None` for none.
+/// Summarizes `values`. `None` if empty.
 #[must_use]
-pub fn summary(values: &[f64]) -> Option<Summary> {
+pub fn summary(values: &[f64]) -> Option<SampleSummary> {
     let sorted = sorted(values);
     let (least, most) = (*sorted.first()?, *sorted.last()?);
-    Some(Summary { median: median_of(&sorted), least, most })
+    Some(SampleSummary { median: median_of(&sorted), least, most })
 }
 
-/// Returns the ratio of `values` to `bases`, both in order of rounds; `None` for none. What has no
-/// partner is left out.
+/// Returns the ratio of `values` to `bases`, paired in order of rounds. `None` without pairs.
 #[must_use]
 pub fn ratio(values: &[f64], bases: &[f64]) -> Option<Ratio> {
     let ratios: Vec<f64> = values.iter().zip(bases).map(|(value, base)| value / base).collect();
@@ -68,8 +65,7 @@ pub fn ratio(values: &[f64], bases: &[f64]) -> Option<Ratio> {
     Some(Ratio { median: median_of(&sorted), low, high, confidence, pairs })
 }
 
-/// Returns how far the middle four fifths of `values` are apart, in parts of their median; 0 for
-/// none.
+/// Returns the range of the middle four fifths of `values`, relative to the median, or 0 if empty.
 #[must_use]
 pub fn spread(values: &[f64]) -> f64 {
     let sorted = sorted(values);
@@ -95,9 +91,9 @@ fn median_of(sorted: &[f64]) -> f64 {
     }
 }
 
-/// Returns the rank (from 0) of an interval's lower end among `count`, and its confidence.
+/// Returns the rank (from 0) of the interval's lower end among `count`, and its confidence.
 fn rank_of(count: usize) -> (usize, f64) {
-    // Probability that at most `rank` of `count` fair coins show heads.
+    // Probability of at most `rank` heads among `count` fair coins.
     let mut term = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let mut tail = term;
     let (mut rank, mut confidence) = (0, 1.0 - 2.0 * tail);
@@ -116,7 +112,7 @@ fn rank_of(count: usize) -> (usize, f64) {
 mod tests {
     use super::*;
 
-    /// Goal: the ranks are those of the tables of the sign test.
+    /// Goal: the ranks match published tables of the sign test.
     #[test]
     fn ranks_are_those_of_the_sign_test() {
         let known = [(5, 1, 0.9375), (6, 1, 0.96875), (9, 2, 0.9609), (10, 2, 0.9785)];
@@ -131,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_of_pairs_and_not_of_medians() {
-        // The machine slows down: each pair says two, the medians would say otherwise.
+        // The machine slows down: each pair has ratio 2, unlike the medians.
         let values = [200.0, 100.0, 50.0, 20.0, 10.0, 4.0];
         let bases = [100.0, 50.0, 25.0, 10.0, 5.0, 2.0];
         let ratio = ratio(&values, &bases).expect("there are pairs");

@@ -1,15 +1,15 @@
-//! A report as text: one line for each measure and target, ratios with their intervals.
+//! Formats a report as a table: a line per measure and target, ratios with intervals.
 
 use std::fmt::Write;
 
-use crate::noise::{NoiseReport, Verdict};
-use crate::report::{Compared, Measured, Report};
+use crate::noise::{NoiseLevel, NoiseReport};
+use crate::report::{BenchReport, MeasureResult, TargetComparison};
 use crate::stats::CONFIDENCE;
 use crate::workload::GROUPS;
 
-/// Returns a report as a table that is also Markdown.
+/// Formats a report as a table that is also Markdown.
 #[must_use]
-pub fn text_of(report: &Report) -> String {
+pub fn text_of(report: &BenchReport) -> String {
     let mut text = head(report);
     text.push_str(
         "\n| measure | threads | target | median | range | unit | client CPU, us | \
@@ -22,9 +22,9 @@ pub fn text_of(report: &Report) -> String {
     text
 }
 
-fn head(report: &Report) -> String {
+fn head(report: &BenchReport) -> String {
     let mut text = String::new();
-    let Report { program, kernel, processors, rounds, rounds_wanted, plan, .. } = report;
+    let BenchReport { program, kernel, processors, rounds, rounds_wanted, plan, .. } = report;
     let _ = writeln!(
         text,
         "holdfast {program}, Linux {kernel}, {processors} processors; {rounds} of {rounds_wanted} \
@@ -40,13 +40,13 @@ fn head(report: &Report) -> String {
     text
 }
 
-/// Returns how far a run may be trusted, in a sentence.
+/// Describes the noise of a run.
 #[must_use]
 pub fn noise_line(noise: &NoiseReport) -> String {
     let verdict = match noise.verdict {
-        Verdict::Quiet => "quiet",
-        Verdict::Restless => "restless: small differences may be the machine's",
-        Verdict::TooNoisy => "TOO NOISY TO TELL: run it again when nothing else runs",
+        NoiseLevel::Quiet => "quiet",
+        NoiseLevel::Restless => "restless: small differences may be the machine's",
+        NoiseLevel::TooNoisy => "TOO NOISY TO TELL: run it again when nothing else runs",
     };
     let load = noise.load.map_or_else(String::new, |load| format!(", load {load:.1}"));
     format!(
@@ -63,7 +63,7 @@ pub fn noise_line(noise: &NoiseReport) -> String {
     )
 }
 
-fn rows(text: &mut String, measured: &Measured) {
+fn rows(text: &mut String, measured: &MeasureResult) {
     for rate in &measured.rates {
         let compared = measured.ratios.iter().filter(|compared| compared.of == rate.target);
         let ratios: Vec<String> = compared.map(ratio).collect();
@@ -84,17 +84,17 @@ fn rows(text: &mut String, measured: &Measured) {
     }
 }
 
-fn ratio(compared: &Compared) -> String {
+fn ratio(compared: &TargetComparison) -> String {
     let ratio = &compared.ratio;
     let mark = if compared.is_wide { "~" } else { "" };
-    // Two digits that mean something, of a small one too.
+    // At least two significant digits of a median of 0.01 or more.
     let digits = if ratio.median < 0.095 { 3 } else { 2 };
     let [median, low, high] =
         [ratio.median, ratio.low, ratio.high].map(|value| format!("{value:.digits$}"));
     format!("{mark}{median} x {} [{low}, {high}]", compared.to)
 }
 
-fn foot(report: &Report) -> String {
+fn foot(report: &BenchReport) -> String {
     let mut text = String::new();
     let ratios = || report.results.iter().flat_map(|measured| &measured.ratios);
     if let Some(first) = ratios().next() {
@@ -120,7 +120,7 @@ fn foot(report: &Report) -> String {
     text
 }
 
-/// Returns a rate with three or four digits that mean something.
+/// Formats a rate with three or four significant digits.
 fn number(value: f64) -> String {
     let digits = if value >= 100.0 {
         0
@@ -141,7 +141,7 @@ fn number(value: f64) -> String {
     if fraction.is_empty() { grouped } else { format!("{grouped}.{fraction}") }
 }
 
-/// Returns what can be run, as `--list` shows it.
+/// Lists the workloads, for `--list`.
 #[must_use]
 pub fn list() -> String {
     let mut text = String::new();

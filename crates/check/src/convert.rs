@@ -1,16 +1,16 @@
 //! Conversions between integers that cannot fail on the machines Holdfast runs on.
 
-/// Returns `number`, which counts things in memory, as a `u64`.
+/// Converts a count in memory to `u64`.
 pub fn to_u64(number: usize) -> u64 {
     u64::try_from(number).expect("usize has 64 bits")
 }
 
-/// Returns `number` as an index or a length in memory.
+/// Converts to an index or a length in memory.
 pub fn to_usize(number: u64) -> usize {
     usize::try_from(number).expect("usize has 64 bits")
 }
 
-/// Returns `number` as an index in memory.
+/// Converts to an index in memory.
 pub fn index_of(number: u32) -> usize {
     usize::try_from(number).expect("usize has 64 bits")
 }

@@ -1,4 +1,4 @@
-//! Finding one thing without a walk: a block of a container, an anode, a fileset, a name.
+//! Direct lookups without a walk: a block of a container, an anode, a fileset, a name.
 
 use format::anode::{ANODE_BYTES, Anode, POOL_FILESET_TABLE, page_and_slot, slot_offset};
 use format::directory;
@@ -10,19 +10,19 @@ use format::pointer::BlockPointer;
 
 use crate::convert::to_u64;
 use crate::map::{page_pointers, split_pointers};
-use crate::reader::{PageWanted, Reader};
+use crate::reader::{PageRequest, PoolReader};
 use format::text::shown;
 
 pub use crate::map::{Indexed, root_pointers, wanted_page};
-pub use crate::path::DEPTH_MAX;
 
-/// Most pages that the search for one name reads: a directory of a million names.
+/// Bound of the depth of a path.
+pub const DEPTH_MAX: usize = 128;
+/// Enough for a directory of a million names.
 const PAGES_SEARCHED_MAX: usize = 32_768;
-/// Most pages of the fileset table that are searched.
 const FILESET_PAGES_MAX: usize = 4096;
 
-/// Returns the pointer to block `index` of `anode`; `None` for a hole or a map that can't be read.
-pub fn find_block(reader: &Reader, anode: &Anode, index: u64) -> Option<BlockPointer> {
+/// Returns the pointer to block `index` of `anode`; `None` for a hole or an unreadable map.
+pub fn find_block(reader: &PoolReader, anode: &Anode, index: u64) -> Option<BlockPointer> {
     if index >= map::capacity_of_height(anode.height) {
         return None;
     }
@@ -40,9 +40,9 @@ pub fn find_block(reader: &Reader, anode: &Anode, index: u64) -> Option<BlockPoi
     (found.0 == index).then_some(found.1)
 }
 
-/// Returns the pointer to the map page at `level` on the way to block `index`.
+/// Returns the pointer to the map page at `level` above block `index`.
 pub fn find_map_page(
-    reader: &Reader,
+    reader: &PoolReader,
     anode: &Anode,
     index: u64,
     level: u8,
@@ -58,17 +58,16 @@ pub fn find_map_page(
 /// A pointer to a block of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundBlock {
-    /// Which block, counted in its own size.
+    /// Block number, in units of its own size.
     pub index: u64,
-    /// Its size: binary logarithm.
+    /// Binary logarithm of the block's size.
     pub shift: u8,
-    /// Where it is.
+    /// The pointer.
     pub pointer: BlockPointer,
 }
 
-/// Returns the block that stores the byte at `offset` of a file; `None` for a hole, or where a map
-/// can't be read.
-pub fn find_data(reader: &Reader, anode: &Anode, offset: u64) -> Option<FoundBlock> {
+/// Returns the block with the byte at `offset` of a file; `None` for a hole or an unreadable map.
+pub fn find_data(reader: &PoolReader, anode: &Anode, offset: u64) -> Option<FoundBlock> {
     let index = offset >> anode.block_shift;
     if anode.height > 0 && index < map::capacity_of_height(anode.height) {
         let leaf = (map::page_index(index, 0), find_map_page(reader, anode, index, 0)?);
@@ -90,8 +89,8 @@ pub fn find_data(reader: &Reader, anode: &Anode, offset: u64) -> Option<FoundBlo
     Some(FoundBlock { index, shift: anode.block_shift, pointer })
 }
 
-/// Reads anode `number` of the fileset whose anode table is `table`.
-pub fn read_anode(reader: &Reader, table: &Anode, number: AnodeNo) -> Option<Anode> {
+/// Reads anode `number` of the fileset with anode table `table`.
+pub fn read_anode(reader: &PoolReader, table: &Anode, number: AnodeNo) -> Option<Anode> {
     let (index, slot) = page_and_slot(number);
     let page = read_content(reader, table, PageKind::Anode, index)?;
     let bytes: &[u8; ANODE_BYTES] = page.get(slot_offset(slot)..)?.first_chunk()?;
@@ -100,7 +99,7 @@ pub fn read_anode(reader: &Reader, table: &Anode, number: AnodeNo) -> Option<Ano
 
 /// Reads page `index` of a container of pages.
 pub fn read_content(
-    reader: &Reader,
+    reader: &PoolReader,
     anode: &Anode,
     kind: PageKind,
     index: u64,
@@ -109,10 +108,10 @@ pub fn read_content(
     reader.read_page(&wanted_page(anode, kind, 0, &(index, pointer))).ok()
 }
 
-/// Hands each pointer to a page of content of `anode` to `each`, until it returns `false` or the
-/// bound on pages is reached.
+/// Visits the pages of content of `anode`, until `each` returns `false` or `pages_max` pages were
+/// read.
 pub fn each_block(
-    reader: &Reader,
+    reader: &PoolReader,
     anode: &Anode,
     pages_max: usize,
     each: &mut dyn FnMut(&Indexed) -> bool,
@@ -120,16 +119,15 @@ pub fn each_block(
     each_data(reader, anode, pages_max, &mut |found| each(&(found.index, found.pointer)));
 }
 
-/// Hands each pointer to a block of `anode` to `each`, until it returns `false` or the bound on
-/// pages is reached.
+/// Visits the blocks of `anode`, until `each` returns `false` or `pages_max` pages were read.
 pub fn each_data(
-    reader: &Reader,
+    reader: &PoolReader,
     anode: &Anode,
     pages_max: usize,
     each: &mut dyn FnMut(&FoundBlock) -> bool,
 ) {
     let mut left = pages_max;
-    // A level above the blocks; `FINE_LEVEL`: the pointer leads to a fine leaf.
+    // Level, or `FINE_LEVEL` for a fine leaf.
     let mut stack: Vec<(u8, u8, Indexed)> = root_pointers(anode)
         .into_iter()
         .rev()
@@ -162,8 +160,8 @@ pub fn each_data(
     }
 }
 
-/// Returns the name under which `directory` has `target`.
-pub fn name_in(reader: &Reader, directory: &Anode, target: AnodeNo) -> Option<String> {
+/// Returns the name of `target` in `directory`.
+pub fn name_in(reader: &PoolReader, directory: &Anode, target: AnodeNo) -> Option<String> {
     let mut name = None;
     each_block(reader, directory, PAGES_SEARCHED_MAX, &mut |pointer| {
         let wanted = wanted_page(directory, PageKind::Directory, 0, pointer);
@@ -176,17 +174,17 @@ pub fn name_in(reader: &Reader, directory: &Anode, target: AnodeNo) -> Option<St
     name
 }
 
-/// Returns the container of the fileset table, from the pool's root page.
-pub fn fileset_table(reader: &Reader) -> Option<Anode> {
-    let place = reader.geometry.root_place();
+/// Returns the container of the fileset table.
+pub fn fileset_table(reader: &PoolReader) -> Option<Anode> {
+    let place = reader.geometry.group_layout().root_place();
     let owner = Some(PageOwner::default());
-    let root = reader.read_page(&PageWanted { place, kind: PageKind::Anode, owner }).ok()?;
+    let root = reader.read_page(&PageRequest { place, kind: PageKind::Anode, owner }).ok()?;
     let slot: &[u8; SLOT_BYTES] = root.get(slot_offset(0)..)?.first_chunk()?;
     Anode::decode(slot, FilesetId(0), POOL_FILESET_TABLE).ok()?
 }
 
-/// Returns the filesets of the pool: those that can be read.
-pub fn filesets(reader: &Reader) -> Vec<Fileset> {
+/// Returns the readable filesets of the pool.
+pub fn filesets(reader: &PoolReader) -> Vec<Fileset> {
     let mut filesets = Vec::new();
     let Some(table) = fileset_table(reader) else { return filesets };
     each_block(reader, &table, FILESET_PAGES_MAX, &mut |pointer| {
@@ -203,11 +201,10 @@ pub fn filesets(reader: &Reader) -> Vec<Fileset> {
     filesets
 }
 
-/// Returns the name of the fileset in `slot`, as users write it: parts that can't be found are `?`.
+/// Returns the user's name of the fileset in `slot`, with `?` for unknown parts.
 pub fn fileset_name(filesets: &[Fileset], slot: u32) -> String {
     let mut parts = Vec::new();
     let mut next = Some(slot);
-    // A loop, which a hostile pool may have, ends with the filesets.
     while let Some(slot) = next.filter(|_| parts.len() <= filesets.len()) {
         let found = filesets.iter().find(|fileset| fileset.slot == slot);
         parts.push(found.map_or("?", |fileset| fileset.name.as_str()));
@@ -217,9 +214,9 @@ pub fn fileset_name(filesets: &[Fileset], slot: u32) -> String {
     parts.join("/")
 }
 
-/// Returns the number of the page of `directory` in which `name` would be, and the page.
+/// Returns the page that would hold `name`, with its number.
 pub fn directory_page(
-    reader: &Reader,
+    reader: &PoolReader,
     directory: &Anode,
     name: &[u8],
 ) -> Option<(u64, Box<PageBytes>)> {

@@ -1,12 +1,12 @@
-//! The map of one container: every pointer is looked at, every map page verified, every fragment
-//! claimed, and pages of content are handed on.
+//! Walk of one container's map: verifies every map page, claims every fragment, and passes pages of
+//! content to a visitor.
 //!
-//! A fragment is followed only when it was claimed for the first time, so a map that leads back
-//! into itself ends, and the work is bounded by the fragments of the pool.
+//! Only a first claim of a fragment is followed. So a cyclic map ends, and the work is bounded by
+//! the fragments of the pool.
 //!
-//! A block that a clone holds as well was verified there, by the pointer that the clone has. Where
-//! the page with the pointer is the clone's too, that is the same pointer. Any other was written by
-//! itself, and may be wrong by itself: it is held against the bytes, as one to a new block is.
+//! A block shared with a snapshot was verified through the snapshot's pointer. If the page with the
+//! pointer is shared too, that is the same pointer. In a page of the fileset's own the pointer was
+//! written separately and may be wrong, so the block is verified against this pointer as well.
 
 use format::anode::{Anode, StorageMode};
 use format::fileset::Cursor;
@@ -18,72 +18,60 @@ use format::map::{
 use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::{BlockPointer, CheckKind};
 
-use crate::Check;
-use crate::blocks::BlockWaiting;
+use crate::context::{Check, UncheckedBlock};
 use crate::convert::{to_u64, to_usize};
-use crate::reader::PageWanted;
-use crate::space::{Claim, Use};
+use crate::reader::PageRequest;
+use crate::space::{FragmentClaim, FragmentUse};
 use format::defect::{DefectCode, Subject};
 
-/// What the blocks of a container are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
-    /// Pages of one kind.
+pub(crate) enum MapContent {
     Pages(PageKind),
-    /// Blocks of a file.
     Data,
 }
 
-/// What a walk counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Walked {
-    /// Of blocks and map pages.
+pub(crate) struct MapWalkTotals {
+    /// Fragments of blocks and map pages, reserved ones included.
     pub(crate) fragments: u64,
-    /// Blocks.
     pub(crate) blocks: u64,
-    /// Whether all of the map could be read.
     pub(crate) is_whole: bool,
 }
 
-/// Receives the pages of a container: the check, the page's index and pointer, the page.
+/// Visitor of pages, with their index and pointer.
 pub(crate) type Visit<'visit, 'run> = &'visit mut dyn FnMut(&mut Check<'run>, &Indexed, &PageBytes);
 
 /// A pointer and the first block that it covers.
 pub type Indexed = (u64, BlockPointer);
 
-struct Walk<'walk> {
+struct MapWalk<'walk> {
     anode: &'walk Anode,
-    content: Content,
+    content: MapContent,
     subject: Subject,
-    walked: Walked,
-    /// Of a deleted fileset: what lies at or before this is free, and not looked at.
-    past: Option<Past>,
+    walked: MapWalkTotals,
+    /// For a deleted fileset: everything at or before this is freed and skipped.
+    past: Option<FreedCursor>,
 }
 
-/// Where the freeing of a container has come.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Past {
-    /// How positions name the container.
+pub(crate) struct FreedCursor {
     pub(crate) container: u64,
-    /// Up to where all is freed.
     pub(crate) cursor: Cursor,
-    /// Whether the bytes of blocks are verified: nobody asks for those of what is being freed.
+    /// Whether to verify the bytes of blocks; false for a fileset being freed.
     pub(crate) has_bytes: bool,
 }
 
-impl Walk<'_> {
-    /// Whether what a pointer leads to is freed: one at block `first` of `1 << shift` bytes that
-    /// covers `blocks` of them, so high above the content.
+impl MapWalk<'_> {
+    /// Returns whether the target of a pointer to `blocks` blocks of `1 << shift` bytes is freed.
     fn is_freed(&self, first: u64, blocks: u64, shift: u8, height: u8) -> bool {
-        let at = |past: Past| Cursor::at(past.container, (first, blocks), shift, height);
+        let at = |past: FreedCursor| Cursor::at(past.container, (first, blocks), shift, height);
         self.past.is_some_and(|past| at(past) <= past.cursor)
     }
 
-    /// Returns those of `pointers`, `level` levels above the blocks, that are not freed.
     fn not_freed(&self, pointers: &[Indexed], level: u8) -> Vec<Indexed> {
         let shift = match self.content {
-            Content::Data => self.anode.block_shift,
-            Content::Pages(_) => FINE_SHIFT,
+            MapContent::Data => self.anode.block_shift,
+            MapContent::Pages(_) => FINE_SHIFT,
         };
         let height = Cursor::height_of(level);
         let span = span_of_pointer(level);
@@ -92,7 +80,6 @@ impl Walk<'_> {
     }
 }
 
-/// Returns whose the pages of `anode` are.
 pub(crate) fn subject_of(anode: &Anode) -> Subject {
     Subject { fileset: anode.fileset, anode: anode.number }
 }
@@ -109,7 +96,6 @@ pub fn root_pointers(anode: &Anode) -> Vec<Indexed> {
         .collect()
 }
 
-/// Returns the pointers in a map page at `level` whose first block is `first`.
 pub(crate) fn page_pointers(page: &PageBytes, first: u64, level: u8) -> Vec<Indexed> {
     let span = span_of_pointer(level);
     let slots = 0..to_usize(POINTERS_PER_PAGE);
@@ -121,8 +107,7 @@ pub(crate) fn page_pointers(page: &PageBytes, first: u64, level: u8) -> Vec<Inde
         .collect()
 }
 
-/// Returns the pointers in a split leaf whose first block is `first`: to fine leaves, each with the
-/// first block of 4 KiB that it covers.
+/// Returns the pointers to fine leaves, each with its first 4 KiB block.
 pub(crate) fn split_pointers(page: &PageBytes, first: u64) -> Vec<Indexed> {
     let first = first.saturating_mul(FINE_PER_COARSE);
     let slots = 0..to_usize(FINE_PER_COARSE);
@@ -134,57 +119,56 @@ pub(crate) fn split_pointers(page: &PageBytes, first: u64) -> Vec<Indexed> {
         .collect()
 }
 
-/// Whether a split leaf may be in the map of `anode`, and has no more pointers than it may (M3).
-fn is_split_well(anode: &Anode, content: Content, page: &PageBytes) -> bool {
+/// Whether `anode` may have split leaves, and this one has no excess pointers (M3).
+fn is_split_well(anode: &Anode, content: MapContent, page: &PageBytes) -> bool {
     let mut rest = to_usize(FINE_PER_COARSE)..to_usize(POINTERS_PER_PAGE);
-    content == Content::Data
+    content == MapContent::Data
         && anode.block_shift == COARSE_SHIFT
         && rest.all(|slot| pointer_at(page, slot).is_none())
 }
 
-/// Returns the page that a pointer of `anode` at `level` (0: a page of content) leads to.
+/// Returns the page expected under a pointer of `anode`, at `level` (0 for a page of content).
 pub fn wanted_page(
     anode: &Anode,
     kind: PageKind,
     level: u8,
     (index, pointer): &Indexed,
-) -> PageWanted {
+) -> PageRequest {
     let owner = PageOwner { fileset: anode.fileset, anode: anode.number, index: *index, level };
-    PageWanted { place: pointer.place, kind, owner: Some(owner) }
+    PageRequest { place: pointer.place, kind, owner: Some(owner) }
 }
 
 impl<'run> Check<'run> {
-    /// Walks the map of `anode` and hands each page of content to `visit`.
     pub(crate) fn walk(
         &mut self,
         anode: &Anode,
-        content: Content,
+        content: MapContent,
         visit: Visit<'_, 'run>,
-    ) -> Walked {
+    ) -> MapWalkTotals {
         self.walk_past(anode, content, None, visit)
     }
 
-    /// Walks what of the map of `anode` lies past where its freeing has come.
+    /// [`Check::walk`] without the part of the map that is freed.
     pub(crate) fn walk_past(
         &mut self,
         anode: &Anode,
-        content: Content,
-        past: Option<Past>,
+        content: MapContent,
+        past: Option<FreedCursor>,
         visit: Visit<'_, 'run>,
-    ) -> Walked {
-        let walked = Walked { is_whole: true, ..Walked::default() };
-        let mut walk = Walk { anode, content, subject: subject_of(anode), walked, past };
+    ) -> MapWalkTotals {
+        let walked = MapWalkTotals { is_whole: true, ..MapWalkTotals::default() };
+        let mut walk = MapWalk { anode, content, subject: subject_of(anode), walked, past };
         let of_anode = self.is_own_page;
         self.pointers(&mut walk, &root_pointers(anode), (anode.height, of_anode), visit);
         self.is_own_page = of_anode;
         walk.walked
     }
 
-    /// Follows pointers to blocks (`level` 0) or to map pages of level `level - 1`. `is_own`: no
-    /// other fileset has the page that they are in.
+    /// Follows pointers from `level` above the blocks. `is_own` is false in a page shared with
+    /// another fileset.
     fn pointers(
         &mut self,
-        walk: &mut Walk<'_>,
+        walk: &mut MapWalk<'_>,
         pointers: &[Indexed],
         (level, is_own): (u8, bool),
         visit: Visit<'_, 'run>,
@@ -197,17 +181,18 @@ impl<'run> Check<'run> {
             pointers
         };
         let kind = match (level, walk.content) {
-            (0, Content::Data) => {
+            (0, MapContent::Data) => {
                 return self.blocks(walk, pointers, (walk.anode.block_shift, is_own));
             }
-            (0, Content::Pages(kind)) => kind,
+            (0, MapContent::Pages(kind)) => kind,
             _ => PageKind::Map,
         };
         let (anode, page_level) = (walk.anode, level.saturating_sub(1));
         let claim = |indexed| Some((indexed, self.claim_page(walk, indexed)?));
         let claimed: Vec<(&Indexed, bool)> = pointers.iter().filter_map(claim).collect();
         let page_of = |pointer| wanted_page(anode, kind, page_level, pointer);
-        let wanted: Vec<PageWanted> = claimed.iter().map(|(pointer, _)| page_of(pointer)).collect();
+        let wanted: Vec<PageRequest> =
+            claimed.iter().map(|(pointer, _)| page_of(pointer)).collect();
         if level == 0 {
             walk.walked.blocks += to_u64(pointers.len());
         }
@@ -237,8 +222,7 @@ impl<'run> Check<'run> {
         }
     }
 
-    /// Follows the pointers of the split leaf at `place` whose first block is `first`.
-    fn split_leaf(&mut self, walk: &mut Walk<'_>, place: Place, first: u64, page: &PageBytes) {
+    fn split_leaf(&mut self, walk: &mut MapWalk<'_>, place: Place, first: u64, page: &PageBytes) {
         if !is_split_well(walk.anode, walk.content, page) {
             let what = format!("the map page from block {first} on is split, which it can't be");
             walk.walked.is_whole = false;
@@ -254,7 +238,8 @@ impl<'run> Check<'run> {
         let claim = |indexed| Some((indexed, self.claim_page(walk, indexed)?));
         let claimed: Vec<(&Indexed, bool)> = leaves.iter().filter_map(claim).collect();
         let page_of = |pointer| wanted_page(anode, PageKind::Map, FINE_LEVEL, pointer);
-        let wanted: Vec<PageWanted> = claimed.iter().map(|(pointer, _)| page_of(pointer)).collect();
+        let wanted: Vec<PageRequest> =
+            claimed.iter().map(|(pointer, _)| page_of(pointer)).collect();
         let mut asked = self.ask(&wanted);
         for (position, ((_, is_own), wanted)) in claimed.into_iter().zip(&wanted).enumerate() {
             match self.asked(&mut asked, position, wanted) {
@@ -273,9 +258,8 @@ impl<'run> Check<'run> {
         }
     }
 
-    /// Claims the page that `pointer` leads to; returns whether nobody else has it. `None`: it is
-    /// not to be read.
-    fn claim_page(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed) -> Option<bool> {
+    /// Claims a page. Returns whether it is this fileset's alone; `None` if it must not be read.
+    fn claim_page(&mut self, walk: &mut MapWalk<'_>, (index, pointer): &Indexed) -> Option<bool> {
         let fragments = self.reader.geometry.page_fragments();
         let is_page = pointer.check_kind == CheckKind::Page && pointer.fragments == fragments;
         if !is_page || !pointer.is_plain() || pointer.is_reserved {
@@ -284,10 +268,10 @@ impl<'run> Check<'run> {
             return None;
         }
         walk.walked.fragments += u64::from(fragments);
-        match self.claim(Use::Page, pointer, walk.subject) {
-            Claim::First => Some(true),
-            Claim::Shared => Some(false),
-            Claim::Refused => {
+        match self.claim(FragmentUse::Page, pointer, walk.subject) {
+            FragmentClaim::First => Some(true),
+            FragmentClaim::Shared => Some(false),
+            FragmentClaim::Refused => {
                 walk.walked.is_whole = false;
                 self.is_incomplete = true;
                 None
@@ -295,46 +279,53 @@ impl<'run> Check<'run> {
         }
     }
 
-    fn refuse(&mut self, walk: &mut Walk<'_>, pointer: &BlockPointer, what: String) {
+    fn refuse(&mut self, walk: &mut MapWalk<'_>, pointer: &BlockPointer, what: String) {
         walk.walked.is_whole = false;
         self.is_incomplete = true;
         self.defect(DefectCode::MP003, walk.subject, Some(pointer.place), what);
     }
 
-    /// Claims blocks of a file, of `1 << shift` bytes each; their bytes are verified later, also of
-    /// those that another holds too if the pointers are in a page of its own.
-    fn blocks(&mut self, walk: &mut Walk<'_>, pointers: &[Indexed], (shift, is_own): (u8, bool)) {
+    /// Claims blocks of `1 << shift` bytes, and queues them for verification, but not shared blocks
+    /// with pointers in a shared page.
+    fn blocks(
+        &mut self,
+        walk: &mut MapWalk<'_>,
+        pointers: &[Indexed],
+        (shift, is_own): (u8, bool),
+    ) {
         let has_bytes = self.options.data && walk.past.is_none_or(|past| past.has_bytes);
         for indexed in pointers {
             let claim = self.claim_block(walk, indexed, shift);
-            let is_read = claim == Claim::First || claim == Claim::Shared && is_own;
+            let is_read = claim == FragmentClaim::First || claim == FragmentClaim::Shared && is_own;
             if has_bytes && is_read {
                 let &(index, pointer) = indexed;
-                self.wait_for_block(BlockWaiting { subject: walk.subject, index, pointer });
+                self.wait_for_block(UncheckedBlock { subject: walk.subject, index, pointer });
             }
         }
     }
 
-    /// Counts a block and what is reserved for it, and claims what is stored.
-    fn claim_block(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed, shift: u8) -> Claim {
+    fn claim_block(
+        &mut self,
+        walk: &mut MapWalk<'_>,
+        (index, pointer): &Indexed,
+        shift: u8,
+    ) -> FragmentClaim {
         let block_bytes = 1 << shift;
         let fragment_shift = self.reader.geometry.fragment_shift;
         let reserved = u64::from(pointer.reserved_fragments(shift, fragment_shift));
-        // A clone reserves nothing: nobody writes to it.
-        self.space.fragments_reserved += if self.is_clone { 0 } else { reserved };
+        self.space.fragments_reserved += if self.is_snapshot { 0 } else { reserved };
         walk.walked.fragments += reserved;
         if pointer.stored().is_none() {
-            return Claim::Refused;
+            return FragmentClaim::Refused;
         }
         let stored = u64::from(pointer.fragments) * self.reader.geometry.fragment_bytes();
         let is_data = matches!(pointer.check_kind, CheckKind::Whole | CheckKind::Quarters);
         if !is_data || !pointer.is_plain() || stored > block_bytes {
             let what = format!("block {index}: {pointer:?} in blocks of {block_bytes} bytes");
             self.refuse(walk, pointer, what);
-            return Claim::Refused;
+            return FragmentClaim::Refused;
         }
-        // What is in the list of orphans is being cut: the next mount, or the fileset that goes on,
-        // ends that (F2).
+        // A file in the orphan list may have blocks past its end (F2).
         let is_past = *index >= walk.anode.size_bytes.div_ceil(block_bytes);
         if is_past && walk.anode.orphan_slot.is_none() {
             let size = walk.anode.size_bytes;
@@ -344,11 +335,15 @@ impl<'run> Check<'run> {
         walk.walked.blocks += 1;
         walk.walked.fragments += u64::from(pointer.fragments);
         self.report.totals.blocks += 1;
-        self.claim(Use::Block, pointer, walk.subject)
+        self.claim(FragmentUse::Block, pointer, walk.subject)
     }
 
-    /// Compares what `anode` says of its map with what a walk counted.
-    pub(crate) fn compare_counts(&mut self, anode: &Anode, content: Content, walked: &Walked) {
+    pub(crate) fn compare_counts(
+        &mut self,
+        anode: &Anode,
+        content: MapContent,
+        walked: &MapWalkTotals,
+    ) {
         if !walked.is_whole {
             return;
         }
@@ -357,7 +352,7 @@ impl<'run> Check<'run> {
             let what = format!("says {} fragments, has {}", anode.fragments, walked.fragments);
             self.defect(DefectCode::AN004, subject, None, what);
         }
-        if content != Content::Data && anode.pages != walked.blocks {
+        if content != MapContent::Data && anode.pages != walked.blocks {
             let what = format!("says {} pages, has {}", anode.pages, walked.blocks);
             self.defect(DefectCode::AN005, subject, None, what);
         }

@@ -1,7 +1,7 @@
-//! Giving a defect its name: from an anode upwards, looking for it in the directory that names it.
+//! Paths of defective anodes, found upwards: each directory is searched for the name.
 //!
-//! Costs reads, so only the first [`PATHS_MAX`] defects of a fileset get one, and a directory is
-//! searched up to a bound.
+//! The search costs reads, so only the first [`PATHS_MAX`] defects of a fileset get a path, and the
+//! search of a directory is bounded.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,14 @@ use format::anode::ROOT_ANODE;
 use format::fileset::ROOT_FILESET;
 use format::ids::AnodeNo;
 
-use crate::Check;
-use crate::lookup::{fileset_name, filesets, name_in, read_anode};
-use crate::reader::Reader;
-use crate::tree::Tree;
+use crate::context::Check;
+use crate::lookup::{DEPTH_MAX, fileset_name, filesets, name_in, read_anode};
+use crate::reader::PoolReader;
+use crate::tree::FilesetCheck;
 
-/// Most defects of a fileset that get a path.
 const PATHS_MAX: usize = 100;
-/// Deepest path that is followed.
-pub const DEPTH_MAX: usize = 128;
 
-/// Gives the defects from `first` on their paths.
-pub(crate) fn name_defects(check: &mut Check<'_>, tree: &Tree, first: usize) {
+pub(crate) fn name_defects(check: &mut Check<'_>, tree: &FilesetCheck, first: usize) {
     let mut names = BTreeMap::new();
     let mut fileset = None;
     for index in first..check.report.findings.len().min(first + PATHS_MAX) {
@@ -40,10 +36,10 @@ pub(crate) fn name_defects(check: &mut Check<'_>, tree: &Tree, first: usize) {
     }
 }
 
-/// Returns the path of `number`; `None` where it has no name that could be found.
+/// Returns the path of `number`; `None` if a name on the way cannot be found.
 fn path_of(
-    reader: &Reader,
-    tree: &Tree,
+    reader: &PoolReader,
+    tree: &FilesetCheck,
     number: u64,
     names: &mut BTreeMap<u64, Option<String>>,
 ) -> Option<String> {

@@ -1,7 +1,9 @@
-//! Reading a pool: many requests in flight, and over the device what a replay would have written.
+//! Reader of a pool: many requests in flight, and the replay's writes as an overlay on the device.
 //!
-//! Every road to the bytes goes through [`Reader`], so that a check of a pool that was not closed
-//! sees the state that the next mount will see, while the device is left as it is.
+//! All reads go through [`PoolReader`], so a check of a pool that was not closed sees the state of
+//! the next mount, while the device stays unchanged.
+
+mod lsn;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,45 +14,38 @@ use format::geometry::Geometry;
 use format::ids::{Lsn, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageError, PageHeader, PageKind, PageOwner, page_lsn};
 use storage::device::{
-    AlignedBuffer, DeviceError, IO_ALIGN_BYTES, Purpose, SharedBytes, SharedDevice, Ticket,
+    AlignedBuffer, DeviceError, IO_ALIGN_BYTES, IoPurpose, SharedBytes, SharedDevice, Ticket,
 };
 use storage::volume::Volume;
 
 use crate::convert::{to_u64, to_usize};
-use crate::lsn::LsnPages;
 
-pub use crate::pass::superblock::regions_have_places;
+use self::lsn::LsnPageCache;
 
-/// Requests in flight: past 32 a device gains little, and 64 hides the latency of a slow one.
+/// Reads in flight: more than 32 gain little, and 64 hide the latency of a slow device.
 const READS_IN_FLIGHT: usize = 64;
-/// Bytes in flight: what reading ahead may take of memory.
 const READ_BYTES_IN_FLIGHT: usize = 16 << 20;
-/// Bytes of one read: where sequential reading comes close to what a device can do.
 const RUN_BYTES_MAX: u64 = 1 << 20;
-/// Unit of the overlay: the smallest fragment, of which every place is a multiple.
+/// Unit of the overlay: the smallest fragment.
 const UNIT_BYTES: u64 = 1024;
-/// Most bytes of the overlay: 8 times the bound on the active log, so that no log can fill memory.
+/// Bound of the overlay: 8 times the bound of the active log, so that no log can fill memory.
 pub(crate) const OVERLAY_BYTES_MAX: u64 = 256 << 20;
 
-/// Bytes that are to be seen in place of what is on the device.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     units: BTreeMap<u64, Box<[u8; 1024]>>,
 }
 
 impl Overlay {
-    /// Returns how many bytes it holds.
     pub(crate) fn bytes(&self) -> u64 {
         to_u64(self.units.len()) * UNIT_BYTES
     }
 
-    /// Whether it holds anything of the range from `offset`.
     fn holds(&self, offset: u64, length: u64) -> bool {
         let units = offset / UNIT_BYTES..(offset + length).div_ceil(UNIT_BYTES);
         self.units.range(units).next().is_some()
     }
 
-    /// Puts what it holds of the range from `offset` over `bytes`.
     fn apply(&self, offset: u64, bytes: &mut [u8]) {
         let end = offset + to_u64(bytes.len());
         for (&unit, content) in self.units.range(offset / UNIT_BYTES..end.div_ceil(UNIT_BYTES)) {
@@ -62,33 +57,43 @@ impl Overlay {
     }
 }
 
-/// Reads ranges and pages of one device.
+/// Returns whether every page of the fixed regions has a place: pages are counted in 32 bits.
+pub fn regions_have_places(geometry: &Geometry) -> bool {
+    let ends = [
+        geometry.groups_offset,
+        geometry.journal_offset.saturating_add(geometry.journal_bytes),
+        geometry.double_write_offset.saturating_add(geometry.double_write_pages * 2 * 4096),
+    ];
+    ends.iter().all(|&end| end <= u64::from(u32::MAX) * 4096)
+}
+
+/// Reads ranges and pages of one pool.
 #[derive(Debug)]
-pub struct Reader {
+pub struct PoolReader {
     volume: Volume,
     overlay: Overlay,
-    /// Of several devices: the copy of the fixed regions that the log is read from.
+    /// The copy of the fixed regions with the chosen log, on several devices.
     pub(crate) fixed: Option<Volume>,
-    /// Of several devices: bytes that did not verify on one and did on another.
+    /// Pages and blocks taken from another copy than the first.
     from_copies: AtomicU64,
-    /// Pages that the log changes: each must verify after the replay.
+    /// Pages changed by the log: each must verify after the replay.
     pub(crate) logged: BTreeSet<Place>,
-    pub(crate) lsn_pages: LsnPages,
-    /// Where the log ends: of several copies of a page none of a higher LSN is believed.
+    pub(crate) lsn_pages: LsnPageCache,
+    /// End of the log: copies of a page with a higher LSN are damage.
     pub(crate) log_end: Lsn,
-    /// Where everything lies.
+    /// Layout of the pool.
     pub geometry: Geometry,
-    /// The pool whose pages these are.
+    /// Identity of the pool, checked in each page.
     pub pool_id: PoolId,
 }
 
-/// Why a page can't be used.
+/// Why a page is unusable.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReadError {
     /// The device could not read it.
     #[error("{code}: {0}", code = self.code())]
     Device(#[from] DeviceError),
-    /// It is not the page that was looked for.
+    /// The bytes are not the wanted page.
     #[error(transparent)]
     Page(#[from] PageError),
     /// The place is in no group.
@@ -114,29 +119,29 @@ impl FoundDefect for ReadError {
     }
 }
 
-/// Receives ranges as they are read: which one, and its bytes.
+/// Receives the index and bytes of each range.
 pub(crate) type Each<'each> = &'each mut dyn FnMut(usize, Result<&[u8], DeviceError>);
 
-/// A page to read, and what it must be.
+/// A page to read, and its expected identity.
 #[derive(Clone, Copy, Debug)]
-pub struct PageWanted {
-    /// Where it is.
+pub struct PageRequest {
+    /// Place of the page.
     pub place: Place,
-    /// Of which kind.
+    /// Expected kind.
     pub kind: PageKind,
-    /// `None`: any, for pages whose place alone says which page they are.
+    /// Expected owner; `None` for pages identified by their place alone.
     pub owner: Option<PageOwner>,
 }
 
-impl Reader {
-    /// Returns a reader of the pool that `geometry` lays out on `device`.
+impl PoolReader {
+    /// Returns a reader of the pool with layout `geometry` on `device`.
     #[must_use]
-    pub fn new(device: SharedDevice, geometry: Geometry, pool_id: PoolId) -> Reader {
-        let (overlay, lsn_pages) = (Overlay::default(), LsnPages::default());
+    pub fn new(device: SharedDevice, geometry: Geometry, pool_id: PoolId) -> PoolReader {
+        let (overlay, lsn_pages) = (Overlay::default(), LsnPageCache::default());
         let volume = Volume::new(device, geometry.clone());
         let (logged, from_copies) = (BTreeSet::new(), AtomicU64::new(0));
         let (fixed, log_end) = (None, Lsn(u64::MAX));
-        Reader {
+        PoolReader {
             volume,
             overlay,
             fixed,
@@ -149,7 +154,7 @@ impl Reader {
         }
     }
 
-    /// Returns how large the device is; the pool may be smaller.
+    /// Returns the size of the device; the pool may be smaller.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
         self.volume.device_bytes()
@@ -159,7 +164,6 @@ impl Reader {
         self.overlay.bytes()
     }
 
-    /// Whether a replay has written any byte of the page at `place`.
     pub(crate) fn is_replayed(&self, place: Place) -> bool {
         self.page_offset(place).is_some_and(|offset| self.overlay.holds(offset, to_u64(PAGE_BYTES)))
     }
@@ -168,18 +172,16 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// What the device said.
+    /// The device's error.
     pub fn read(&self, offset: u64, length: usize) -> Result<SharedBytes, DeviceError> {
-        self.finish(self.submit(Purpose::Check, offset, length), offset, length)
+        self.finish(self.submit(IoPurpose::Check, offset, length), offset, length)
     }
 
-    /// Returns each copy of the fixed region that has byte `offset`, of a pool on several devices;
-    /// none where there is one.
+    /// Returns all copies of a fixed region; none on one device.
     pub(crate) fn fixed_copies(&self, offset: u64) -> Vec<Volume> {
         self.volume.fixed_copies(offset)
     }
 
-    /// Reads `length` bytes from `offset` of the fixed regions, as the copy in hand has them.
     pub(crate) fn read_fixed(
         &self,
         offset: u64,
@@ -187,22 +189,20 @@ impl Reader {
     ) -> Result<SharedBytes, DeviceError> {
         let Some(copy) = &self.fixed else { return self.read(offset, length) };
         let (start, end) = aligned(offset, length);
-        let bytes = copy.read_fixed(Purpose::Check, start, to_usize(end - start))?;
+        let bytes = copy.read_fixed(IoPurpose::Check, start, to_usize(end - start))?;
         let skip = to_usize(offset - start);
         Ok(SharedBytes::new(Arc::new(bytes), skip..skip + length))
     }
 
-    /// Reads a page as copy number `copy` has it; `None`: there is no such copy.
     pub(crate) fn page_of_copy(
         &self,
         copy: usize,
         place: Place,
     ) -> Option<Result<Box<PageBytes>, DeviceError>> {
-        let read = self.volume.read_copy(copy, Purpose::Check, place, PAGE_BYTES)?;
+        let read = self.volume.read_copy(copy, IoPurpose::Check, place, PAGE_BYTES)?;
         Some(read.map(|bytes| boxed(&bytes)))
     }
 
-    /// Counts a page that did not verify on one device and does on another.
     pub(crate) fn count_from_copy(&self) {
         self.from_copies.fetch_add(1, Ordering::Relaxed);
     }
@@ -211,17 +211,16 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// What the device said.
+    /// The device's error.
     pub fn read_data(&self, offset: u64, length: usize) -> Result<SharedBytes, DeviceError> {
-        self.finish(self.submit(Purpose::CheckData, offset, length), offset, length)
+        self.finish(self.submit(IoPurpose::CheckData, offset, length), offset, length)
     }
 
-    /// Reads many ranges with many requests in flight, and hands each to `each` in order. Ranges
-    /// that follow each other on the device, with at most `gap_bytes_max` between them, are read at
-    /// once.
+    /// Reads `ranges` with many requests in flight, joining those with small gaps, and calls `each`
+    /// in order.
     pub(crate) fn read_many(
         &self,
-        (purpose, gap_bytes_max): (Purpose, u64),
+        (purpose, gap_bytes_max): (IoPurpose, u64),
         ranges: &[(u64, usize)],
         each: Each<'_>,
     ) {
@@ -245,12 +244,12 @@ impl Reader {
         }
     }
 
-    /// Hands each range of a run to `each`. Where the run could not be read, each range is tried
-    /// alone, so that one bad sector costs no neighbour.
+    /// Passes on the ranges of a run. If it failed, reads each range alone: a bad sector costs no
+    /// neighbour.
     fn hand_on(
         &self,
-        purpose: Purpose,
-        (first, parts, run): (usize, &[(u64, usize)], Run),
+        purpose: IoPurpose,
+        (first, parts, run): (usize, &[(u64, usize)], ReadRun),
         read: Result<SharedBytes, DeviceError>,
         each: Each<'_>,
     ) {
@@ -272,14 +271,12 @@ impl Reader {
         }
     }
 
-    /// Begins to read `length` bytes from `offset`.
-    pub(crate) fn submit(&self, purpose: Purpose, offset: u64, length: usize) -> Ticket {
+    pub(crate) fn submit(&self, purpose: IoPurpose, offset: u64, length: usize) -> Ticket {
         let (start, end) = aligned(offset, length);
         let buffer = AlignedBuffer::for_reading(to_usize(end - start));
         self.volume.submit_read_at(purpose, start, buffer)
     }
 
-    /// Waits for what [`Reader::submit`] began.
     pub(crate) fn finish(
         &self,
         ticket: Ticket,
@@ -293,12 +290,12 @@ impl Reader {
         Ok(SharedBytes::new(Arc::new(buffer), range))
     }
 
-    /// Returns where the page at `place` is on the device; `None` if it is outside the pool.
+    /// Returns the page's device offset; `None` outside the pool.
     pub(crate) fn page_offset(&self, place: Place) -> Option<u64> {
         self.geometry.device_offset(place, self.geometry.page_fragments())
     }
 
-    /// Reads the page at `place` as it is, unverified.
+    /// Reads the page at `place` without verification.
     ///
     /// # Errors
     ///
@@ -313,16 +310,16 @@ impl Reader {
     /// # Errors
     ///
     /// See [`ReadError`].
-    pub fn read_page(&self, wanted: &PageWanted) -> Result<Box<PageBytes>, ReadError> {
+    pub fn read_page(&self, wanted: &PageRequest) -> Result<Box<PageBytes>, ReadError> {
         let bytes = self.read_raw_page(wanted.place)?;
         self.verified(wanted, bytes)
     }
 
-    /// Returns `bytes` if they are the page that is wanted and its LSN page says so, else the copy
-    /// that a mount would take.
+    /// Returns `bytes` if they are the wanted page, confirmed by its LSN page, else the copy that a
+    /// mount would choose.
     pub(crate) fn verified(
         &self,
-        wanted: &PageWanted,
+        wanted: &PageRequest,
         bytes: Box<PageBytes>,
     ) -> Result<Box<PageBytes>, ReadError> {
         let found = self.verify(wanted, &bytes);
@@ -339,9 +336,8 @@ impl Reader {
         Ok(newest)
     }
 
-    /// Returns the copy of the page at `place` with the highest LSN that is not above the end of
-    /// the log, of those that `is_page` accepts; `None`: there is none, or only one device, or a
-    /// replay has written there.
+    /// Returns the newest copy that `is_page` accepts, with an LSN up to the end of the log. `None`
+    /// on one device, or if the replay changed the page.
     pub(crate) fn newest_copy(
         &self,
         place: Place,
@@ -352,19 +348,17 @@ impl Reader {
         }
         let copies = (0..).map_while(|copy| self.page_of_copy(copy, place)).filter_map(Result::ok);
         let is_right = |page: &PageBytes| is_page(page) && page_lsn(page) <= self.log_end;
-        // Of equals the first.
         let newer = |one: Box<PageBytes>, other: Box<PageBytes>| {
             if page_lsn(&other) > page_lsn(&one) { other } else { one }
         };
         copies.filter(|page| is_right(page)).reduce(newer)
     }
 
-    /// Returns the bytes at `place` that verify, as a mount would find them in other copies or put
-    /// them together, of pages or of data as `purpose` says; `None`: they come in no way, or there
-    /// is only one device, or a replay has written there.
+    /// Returns bytes that pass `is_it`, from another copy or from parity. `None` on one device, or
+    /// if the replay changed the range.
     pub(crate) fn other_copy(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         (place, length): (Place, usize),
         is_it: &dyn Fn(&[u8]) -> bool,
     ) -> Option<AlignedBuffer> {
@@ -379,23 +373,22 @@ impl Reader {
         Some(found)
     }
 
-    /// Whether there may be other copies.
     pub(crate) fn has_copies(&self) -> bool {
         self.volume.members().is_some()
     }
 
-    /// Returns how often what was read did not verify, and another copy did.
+    /// Returns how many pages and blocks were taken from another copy than the first.
     #[must_use]
     pub fn from_copies(&self) -> u64 {
         self.from_copies.load(Ordering::Relaxed)
     }
 
-    /// Reads and verifies many pages; the answers are in the order of the questions.
+    /// Reads and verifies pages, with results in the order of `wanted`.
     pub(crate) fn read_pages(
         &self,
-        wanted: &[PageWanted],
+        wanted: &[PageRequest],
     ) -> Vec<Result<Box<PageBytes>, ReadError>> {
-        let offset_of = |wanted: &PageWanted| self.page_offset(wanted.place);
+        let offset_of = |wanted: &PageRequest| self.page_offset(wanted.place);
         let inside: Vec<usize> =
             (0..wanted.len()).filter(|&index| offset_of(&wanted[index]).is_some()).collect();
         let ranges: Vec<_> = inside
@@ -405,7 +398,7 @@ impl Reader {
             .collect();
         let mut answers: Vec<Result<Box<PageBytes>, ReadError>> =
             wanted.iter().map(|wanted| Err(ReadError::Outside(wanted.place))).collect();
-        self.read_many((Purpose::Check, 0), &ranges, &mut |position, result| {
+        self.read_many((IoPurpose::Check, 0), &ranges, &mut |position, result| {
             let index = inside[position];
             answers[index] = match result {
                 Ok(bytes) => self.verified(&wanted[index], boxed(bytes)),
@@ -415,24 +408,24 @@ impl Reader {
         answers
     }
 
-    /// Verifies that `bytes` are the page that is wanted.
-    pub(crate) fn verify(&self, wanted: &PageWanted, bytes: &PageBytes) -> Result<(), ReadError> {
+    /// Verifies that `bytes` are the current version of the wanted page.
+    pub(crate) fn verify(&self, wanted: &PageRequest, bytes: &PageBytes) -> Result<(), ReadError> {
         let header = self.expect(wanted, bytes)?;
         self.compare_lsn(&header)?;
         Ok(())
     }
 
-    /// Returns the header of `bytes` if they are the page that is wanted, however old.
-    fn expect(&self, wanted: &PageWanted, bytes: &PageBytes) -> Result<PageHeader, PageError> {
+    /// [`PoolReader::verify`] without the LSN page.
+    fn expect(&self, wanted: &PageRequest, bytes: &PageBytes) -> Result<PageHeader, PageError> {
         let header = PageHeader::decode(bytes, self.pool_id, wanted.place)?;
         header.expect(wanted.kind, wanted.owner.unwrap_or(header.owner))?;
         Ok(header)
     }
 
-    /// Puts `bytes` over what the device holds from `offset` on. Only a unit that they do not cover
-    /// is read. Where one can't be read it becomes zeros around them if it `begins_anew`, else it
-    /// stays as it is: who reads it is told.
-    pub(crate) fn overwrite(&mut self, offset: u64, bytes: &[u8], begins_anew: bool) {
+    /// Writes into the overlay. Partly covered units are completed from the device. If that cannot
+    /// be read, the unit becomes zeros with `restarts`; otherwise the write is skipped, and the
+    /// unit stays unreadable.
+    pub(crate) fn overwrite(&mut self, offset: u64, bytes: &[u8], restarts: bool) {
         let end = offset + to_u64(bytes.len());
         for unit in offset / UNIT_BYTES..end.div_ceil(UNIT_BYTES) {
             let start = unit * UNIT_BYTES;
@@ -444,7 +437,7 @@ impl Reader {
                 } else {
                     match self.read(start, to_usize(UNIT_BYTES)) {
                         Ok(content) => *content.first_chunk().expect("read as long as asked"),
-                        Err(_) if begins_anew => [0; 1024],
+                        Err(_) if restarts => [0; 1024],
                         Err(_) => continue,
                     }
                 };
@@ -457,17 +450,15 @@ impl Reader {
     }
 }
 
-/// Ranges that follow each other on the device.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct ReadRun {
     offset: u64,
     length: usize,
     count: usize,
 }
 
-/// Returns the run that begins with range `first`.
-fn run_at(ranges: &[(u64, usize)], first: usize, gap_bytes_max: u64) -> Run {
-    let mut run = Run { offset: ranges[first].0, length: ranges[first].1, count: 1 };
+fn run_at(ranges: &[(u64, usize)], first: usize, gap_bytes_max: u64) -> ReadRun {
+    let mut run = ReadRun { offset: ranges[first].0, length: ranges[first].1, count: 1 };
     for &(offset, length) in ranges.get(first + 1..).unwrap_or(&[]) {
         let end = run.offset + to_u64(run.length);
         let is_next = offset.checked_sub(end).is_some_and(|gap| gap <= gap_bytes_max);
@@ -496,10 +487,10 @@ mod tests {
     use format::geometry::GeometryOptions;
     use storage::device::{Device, MemoryDevice};
 
-    fn reader() -> Reader {
+    fn reader() -> PoolReader {
         let device = MemoryDevice::new("memory", 16 << 20);
         let content: Vec<u8> = (0..16384_u32).map(|byte| byte.to_le_bytes()[0]).collect();
-        device.write(Purpose::Home, 0, AlignedBuffer::copy_of(&content)).expect("in range");
+        device.write(IoPurpose::Home, 0, AlignedBuffer::copy_of(&content)).expect("in range");
         let geometry = Geometry::plan(&GeometryOptions {
             device_bytes: 16 << 20,
             fragment_bytes: 4096,
@@ -508,7 +499,7 @@ mod tests {
             journal_bytes: None,
         })
         .expect("large enough");
-        Reader::new(device, geometry, PoolId([1; 16]))
+        PoolReader::new(device, geometry, PoolId([1; 16]))
     }
 
     #[test]
@@ -531,11 +522,10 @@ mod tests {
     #[test]
     fn many_ranges_come_back_in_order() {
         let reader = reader();
-        // Neighbours, gaps, overlaps and steps back.
         let start = |index: u64| if index.is_multiple_of(7) { index * 60 } else { index * 64 };
         let ranges: Vec<_> = (0..200_u64).map(|index| (start(index), 64)).collect();
         let mut seen = Vec::new();
-        reader.read_many((Purpose::Check, 0), &ranges, &mut |position, result| {
+        reader.read_many((IoPurpose::Check, 0), &ranges, &mut |position, result| {
             let bytes = result.expect("in range");
             assert_eq!(bytes, &*reader.read(ranges[position].0, 64).expect("in range"));
             seen.push(position);

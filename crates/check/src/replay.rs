@@ -1,30 +1,30 @@
-//! What the next mount will make of the log: a replay into memory, laid over the device.
+//! Replay of the log into memory, as an overlay on the device: the state of the next mount.
 //!
-//! An implementation of its own of the recovery rules in `docs/FORMAT.md#recovery`, so that the
+//! An independent implementation of the recovery rules in `docs/FORMAT.md#recovery`, so that the
 //! checker does not inherit a bug of the engine's.
 //!
 //! The order:
 //!
-//! 1. The double-write area: a whole group that the journal's head does not say is home, page by
-//!    page where what is at home does not verify or is older.
+//! 1. The double-write area: a whole group that the journal's head does not record as written back,
+//!    page by page where the home page does not verify or is older.
 //! 2. Whole chunks from the tail on, as far as each names the one before (L1) and lies at its own
-//!    position (L2). A later chunk that claims more was durable means damage (L3); one that tells
-//!    of a newer head means that this one is stale (L4).
+//!    position (L2). A later chunk that proves more was durable means damage (L3); one that refers
+//!    to a newer head means that this head is stale (L4).
 //! 3. Redo, in order: new bytes of every update, stamps of every commit, inline log data of the
 //!    classes that committed.
-//! 4. Undo, backwards: old bytes and old stamps of the classes that did not.
+//! 4. Undo, backwards: old bytes and old stamps of the other classes.
 //!
-//! # What can't be read
+//! # Unreadable sectors
 //!
-//! What a mount does not ask for, or has elsewhere, costs nothing here either: `log.rs` and
-//! `double_write.rs` say which that is. Where bytes of the log go over a page that can't be read
-//! the page stays as it is, and whoever needs it says so. Where the log itself is lost the state is
-//! torn ([`Replayed::is_whole`]), and nothing may be concluded from it.
+//! Sectors that a mount does not need, or has elsewhere, cost nothing here either (`log.rs`,
+//! `double_write.rs`). If a page changed by the log cannot be read, it stays unreadable, and later
+//! passes report it. If the log itself is lost, the state is torn ([`ReplayResult::is_whole`]) and
+//! proves nothing.
 //!
 //! # Memory
 //!
-//! The log is read a chunk at a time: to find its end, to learn which classes committed, to note
-//! which pages it changes, and to redo. Undo keeps what it needs of the losers.
+//! The log is read a chunk at a time: to find its end, to find committed classes, to note the pages
+//! it changes, and to redo. Old bytes are kept only for classes to undo.
 
 mod copies;
 mod double_write;
@@ -33,51 +33,50 @@ mod log;
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::ids::{Lsn, Place};
-use format::journal::{ChunkHeader, JournalHead, PageUpdate, Record, records};
+use format::journal::{ChunkHeader, JournalHead, LogRecord, PageUpdate, records};
 use format::page::{PAGE_BYTES, PageBytes, STAMP_BYTES, STAMP_OFFSET, write_u32, write_u64};
 use storage::device::DeviceError;
 
 pub(crate) use self::log::copies_of_heads;
-use self::log::{Chunks, Log, Lost};
+use self::log::{DeviceLog, LogChunkCursor, LogLoss};
 use crate::convert::to_u64;
-use crate::reader::{OVERLAY_BYTES_MAX, Reader};
-use crate::report::{Finding, Report};
+use crate::reader::{OVERLAY_BYTES_MAX, PoolReader};
+use crate::report::{ConsistencyReport, DefectFinding};
 use format::defect::DefectCode;
 
 /// A whole chunk of the log.
 #[derive(Debug)]
-pub struct Chunk {
-    /// Its position in the log.
+pub struct ReplayedChunk {
+    /// Position in the log.
     pub lsn: Lsn,
-    /// Its header, verified.
+    /// The verified header.
     pub header: ChunkHeader,
-    /// The records in it.
+    /// The records.
     pub payload: Vec<u8>,
 }
 
-/// What a replay did.
+/// Results of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub struct ReplayResult {
     /// Chunks of the log.
     pub chunks: u64,
     /// Records in them.
     pub records: u64,
-    /// Classes that are kept.
+    /// Classes kept.
     pub classes_kept: u64,
-    /// Classes that were undone.
+    /// Classes undone.
     pub classes_undone: u64,
     /// Pages taken from the double-write area.
     pub double_written: u64,
-    /// Bytes of memory that it took beside what it left in the reader.
+    /// Memory used, without the overlay in the reader.
     pub memory_bytes: u64,
-    /// Whether the state is all that was durable: what of a log is lost may be missing, or half
-    /// there.
+    /// Whether the state is complete. If not, parts of the lost log may be missing or half applied.
     pub is_whole: bool,
 }
 
-/// Lays over the device what the next mount would write, and notes it in `report`.
-pub fn replay_into(reader: &mut Reader, report: &mut Report) -> Replayed {
-    let mut replay = Replay::new(reader, report);
+/// Lays the next mount's writes over the device, and reports the replay in `report`.
+pub fn replay_into(reader: &mut PoolReader, report: &mut ConsistencyReport) -> ReplayResult {
+    let mut replay = OverlayReplay::new(reader, report);
     replay.done.is_whole = replay.run().map_err(|lost| replay.lost(lost)).is_ok();
     let done = replay.done;
     report.notes.push(format!(
@@ -89,61 +88,56 @@ pub fn replay_into(reader: &mut Reader, report: &mut Report) -> Replayed {
     done
 }
 
-/// Looks whether the head at which a pool was closed is the newest that there was; if not, lays
-/// over the device what the next mount would write.
-pub(crate) fn verify_rest(reader: &mut Reader, report: &mut Report) -> Replayed {
+/// Verifies that the head of a closed pool is the newest. If not, replays the log.
+pub(crate) fn verify_rest(reader: &mut PoolReader, report: &mut ConsistencyReport) -> ReplayResult {
     match copies::is_at_rest(reader) {
-        Ok(true) => Replayed { is_whole: true, ..Replayed::default() },
+        Ok(true) => ReplayResult { is_whole: true, ..ReplayResult::default() },
         Ok(false) => replay_into(reader, report),
         Err(lost) => {
-            Replay::new(reader, report).lost(lost);
-            Replayed::default()
+            OverlayReplay::new(reader, report).lost(lost);
+            ReplayResult::default()
         }
     }
 }
 
-/// Hands each whole chunk of the log to `each`, and returns the head and where the log ends; `None`
-/// if no head verifies.
+/// Calls `each` with each whole chunk of the log, and returns the head and the log's end; `None` if
+/// no head verifies.
 ///
 /// # Errors
 ///
-/// What the device said.
+/// The device's error.
 pub fn each_chunk_of(
-    reader: &mut Reader,
-    each: &mut dyn FnMut(&Chunk),
+    reader: &mut PoolReader,
+    each: &mut dyn FnMut(&ReplayedChunk),
 ) -> Result<Option<(JournalHead, Lsn)>, DeviceError> {
     let Ok(heads) = log::read_heads(reader) else { return Ok(None) };
-    let mut chunks = Chunks::of(reader, &heads.newest);
+    let mut chunks = LogChunkCursor::of(reader, &heads.newest);
     while let Some(chunk) = chunks.read_next(reader)? {
         each(&chunk);
     }
     Ok(Some((heads.newest, chunks.next)))
 }
 
-struct Replay<'run> {
-    reader: &'run mut Reader,
-    report: &'run mut Report,
-    done: Replayed,
-    /// Pages that begin as another device has them; `None`: all is done, and in the reader.
+struct OverlayReplay<'run> {
+    reader: &'run mut PoolReader,
+    report: &'run mut ConsistencyReport,
+    done: ReplayResult,
+    /// Pages replayed from another copy. `None` while the replay writes into the reader's overlay.
     bases: Option<BTreeMap<Place, Box<PageBytes>>>,
 }
 
-/// Which classes are kept.
 #[derive(Debug, Default)]
 struct Classes {
     seen: BTreeSet<u64>,
-    /// What committed; when all was learnt, also what became part of that.
+    /// Committed classes; after [`Classes::resolve`], also the classes merged into them.
     kept: BTreeSet<u64>,
-    /// What became part of each class.
     parts: BTreeMap<u64, Vec<u64>>,
 }
 
-/// Memory for a class, in all that there is of it.
 const CLASS_BYTES: u64 = 96;
 
 impl Classes {
-    /// Finds what became part of what is kept, whichever way round the log says it: each class is
-    /// looked at once.
+    /// Adds classes merged into kept ones, in any order of the log.
     fn resolve(&mut self) {
         let mut next: Vec<u64> = self.kept.iter().copied().collect();
         while let Some(class) = next.pop() {
@@ -157,21 +151,23 @@ impl Classes {
     }
 }
 
-/// Bytes to put back at an offset of a page.
 struct Undo {
     place: Place,
     offset: usize,
     old: Vec<u8>,
 }
 
-impl<'run> Replay<'run> {
-    fn new(reader: &'run mut Reader, report: &'run mut Report) -> Replay<'run> {
-        Replay { reader, report, done: Replayed::default(), bases: None }
+impl<'run> OverlayReplay<'run> {
+    fn new(
+        reader: &'run mut PoolReader,
+        report: &'run mut ConsistencyReport,
+    ) -> OverlayReplay<'run> {
+        OverlayReplay { reader, report, done: ReplayResult::default(), bases: None }
     }
 }
 
-impl Replay<'_> {
-    fn run(&mut self) -> Result<(), Lost> {
+impl OverlayReplay<'_> {
+    fn run(&mut self) -> Result<(), LogLoss> {
         let log = copies::find(self.reader, &mut self.report.notes)?;
         if log.lost.is_none() {
             self.reader.log_end = log.end;
@@ -199,8 +195,8 @@ impl Replay<'_> {
         log.lost.map_or(Ok(()), Err)
     }
 
-    /// Redoes the whole log, and undoes what is not kept. Returns the bytes that took.
-    fn redo_all(&mut self, log: &Log, classes: &Classes) -> Result<u64, Lost> {
+    /// Redoes the log and undoes classes; returns the memory used.
+    fn redo_all(&mut self, log: &DeviceLog, classes: &Classes) -> Result<u64, LogLoss> {
         let mut undos = Vec::new();
         self.each_chunk(log, &mut |replay, chunk| replay.redo(chunk, classes, &mut undos))?;
         let bytes: usize = undos.iter().map(|undo| size_of::<Undo>() + undo.old.len()).sum();
@@ -211,23 +207,22 @@ impl Replay<'_> {
     }
 
     fn defect(&mut self, code: DefectCode, device_offset: Option<u64>, what: String) {
-        self.report.add(Finding { defect: code.found(what), path: None, device_offset });
+        self.report.add(DefectFinding { defect: code.found(what), path: None, device_offset });
     }
 
-    fn lost(&mut self, lost: Lost) {
+    fn lost(&mut self, lost: LogLoss) {
         self.defect(lost.code, lost.device_offset, lost.what);
     }
 
-    /// Hands each chunk that was found to `each`.
     fn each_chunk(
         &mut self,
-        log: &Log,
-        each: &mut dyn FnMut(&mut Self, &Chunk),
-    ) -> Result<(), Lost> {
-        let mut chunks = Chunks::of(self.reader, &log.head);
+        log: &DeviceLog,
+        each: &mut dyn FnMut(&mut Self, &ReplayedChunk),
+    ) -> Result<(), LogLoss> {
+        let mut chunks = LogChunkCursor::of(self.reader, &log.head);
         while chunks.next < log.end {
             let next = chunks.read_next(self.reader);
-            match next.map_err(|error| Lost::unread(self.reader, chunks.next, &error))? {
+            match next.map_err(|error| LogLoss::unread(self.reader, chunks.next, &error))? {
                 Some(chunk) => each(self, &chunk),
                 None => break,
             }
@@ -235,8 +230,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Learns from a chunk which classes there are, and which of them committed.
-    fn learn(&mut self, chunk: &Chunk, classes: &mut Classes) {
+    fn learn(&mut self, chunk: &ReplayedChunk, classes: &mut Classes) {
         self.done.chunks += 1;
         for record in records(&chunk.payload) {
             self.done.records += 1;
@@ -245,14 +239,14 @@ impl Replay<'_> {
                     let what = format!("the chunk at {} has a record that can't be so", chunk.lsn);
                     self.defect(DefectCode::JR003, None, what);
                 }
-                Some(Record::Update { class, .. } | Record::LogData { class, .. }) => {
+                Some(LogRecord::Update { class, .. } | LogRecord::LogData { class, .. }) => {
                     classes.seen.insert(class);
                 }
-                Some(Record::Commit { class, .. }) => {
+                Some(LogRecord::Commit { class, .. }) => {
                     classes.seen.insert(class);
                     classes.kept.insert(class);
                 }
-                Some(Record::Merge { class, into }) => {
+                Some(LogRecord::Merge { class, into }) => {
                     classes.seen.insert(class);
                     classes.parts.entry(into).or_default().push(class);
                 }
@@ -260,16 +254,16 @@ impl Replay<'_> {
         }
     }
 
-    /// Notes which pages the chunk changes; `lost`: those that a class made that is not kept, so
-    /// that nothing leads there.
-    fn note_pages(&mut self, chunk: &Chunk, classes: &Classes, lost: &mut BTreeSet<Place>) {
+    /// Notes changed pages. `lost` gets those created by undone classes: no pointer leads to them.
+    fn note_pages(&mut self, chunk: &ReplayedChunk, classes: &Classes, lost: &mut BTreeSet<Place>) {
         for record in records(&chunk.payload).flatten() {
-            let Record::Update { class, pages, .. } = record else { continue };
+            let LogRecord::Update { class, pages, .. } = record else { continue };
             for page in pages {
                 if page.image.is_some() && !classes.is_kept(class) {
                     lost.insert(page.place);
                 }
-                // Of an LSN page what an earlier recovery has listed is not in the log.
+                // LSN pages need not verify: an earlier recovery may have changed them without
+                // logging it.
                 if !self.reader.geometry.is_lsn_page(page.place) {
                     self.reader.logged.insert(page.place);
                 }
@@ -277,10 +271,10 @@ impl Replay<'_> {
         }
     }
 
-    fn redo(&mut self, chunk: &Chunk, classes: &Classes, undos: &mut Vec<Undo>) {
+    fn redo(&mut self, chunk: &ReplayedChunk, classes: &Classes, undos: &mut Vec<Undo>) {
         for record in records(&chunk.payload).flatten() {
             match record {
-                Record::Update { class, pages, .. } => {
+                LogRecord::Update { class, pages, .. } => {
                     let is_kept = classes.is_kept(class);
                     for page in &pages {
                         self.redo_page(page);
@@ -289,7 +283,7 @@ impl Replay<'_> {
                         }
                     }
                 }
-                Record::Commit { lsn, pages, .. } => {
+                LogRecord::Commit { lsn, pages, .. } => {
                     for (place, crc) in pages {
                         let mut stamp = [0; STAMP_BYTES];
                         write_u32(&mut stamp, 0, crc);
@@ -297,8 +291,8 @@ impl Replay<'_> {
                         self.write_page_bytes(place, STAMP_OFFSET, &stamp);
                     }
                 }
-                Record::Merge { .. } => {}
-                Record::LogData { class, place, bytes, .. } => {
+                LogRecord::Merge { .. } => {}
+                LogRecord::LogData { class, place, bytes, .. } => {
                     if classes.is_kept(class) {
                         self.put_log_data(place, bytes);
                     }
@@ -328,7 +322,7 @@ impl Replay<'_> {
         let count = to_u64(bytes.len()).div_ceil(geometry.fragment_bytes());
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         match geometry.device_offset(place, count) {
-            // What shares its last unit belongs to nobody.
+            // The rest of the last unit is unused, so it may become zeros.
             Some(offset) => self.overwrite(offset, bytes, true),
             None => {
                 let what = format!("{} inline log data for {place}", bytes.len());
@@ -343,27 +337,26 @@ impl Replay<'_> {
         }
         let geometry = &self.reader.geometry;
         let is_inside = offset + bytes.len() <= PAGE_BYTES;
-        let begins_anew = geometry.is_lsn_page(place);
+        let restarts = geometry.is_lsn_page(place);
         match geometry.device_offset(place, geometry.page_fragments()).filter(|_| is_inside) {
-            Some(page) => self.overwrite(page + to_u64(offset), bytes, begins_anew),
+            Some(page) => self.overwrite(page + to_u64(offset), bytes, restarts),
             None => self.defect(DefectCode::JR003, None, format!("a record for {place}")),
         }
     }
 
-    /// Overwrites in memory, up to the bound; past it the log is absurd and the rest is left out.
-    /// `begins_anew`: what lies around, and can't be read, is as if it were zeros.
-    fn overwrite(&mut self, offset: u64, bytes: &[u8], begins_anew: bool) {
+    /// Past the bound of the overlay the log is absurd, and the rest is dropped. With
+    /// `restarts`, unreadable surroundings become zeros.
+    fn overwrite(&mut self, offset: u64, bytes: &[u8], restarts: bool) {
         if self.reader.overlay_bytes() > OVERLAY_BYTES_MAX {
             let what = format!("the log changes more than {OVERLAY_BYTES_MAX} bytes");
             self.defect(DefectCode::JR003, None, what);
             return;
         }
-        self.reader.overwrite(offset, bytes, begins_anew);
+        self.reader.overwrite(offset, bytes, restarts);
     }
 }
 
-/// Keeps what it takes to undo one page of a loser. A page that is logged whole is new, and
-/// nothing that is kept points to it.
+/// Keeps old bytes for an undo. A page logged whole is new and needs none.
 fn remember(page: &PageUpdate<'_>, undos: &mut Vec<Undo>) {
     if let Some(stamp) = page.old_stamp {
         undos.push(Undo { place: page.place, offset: STAMP_OFFSET, old: stamp.to_vec() });

@@ -1,52 +1,52 @@
-//! What a check found: for people, for programs, and as an exit code.
+//! Results of a check: as text, as JSON, and as an exit code.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use format::defect::{Defect, DefectCode, Severity};
 
-/// Most defects that a report describes; those past it are only counted.
+/// Most defects that a report describes; further ones are only counted.
 pub const DEFECTS_KEPT_MAX: usize = 1000;
 
-/// A defect, and what the user needs to find it.
+/// A defect, with its path and device offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Which kind, whose, and where in the pool.
+pub struct DefectFinding {
+    /// Code, subject and place.
     pub defect: Defect,
-    /// The name of the subject, where it has one and could be found.
+    /// Path of the subject, where one was found.
     pub path: Option<String>,
-    /// Where on the device.
+    /// Byte offset on the device.
     pub device_offset: Option<u64>,
 }
 
-/// What a check found.
+/// Results of a check.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct ConsistencyReport {
     /// The pool and the device that were checked.
     pub title: String,
-    /// What the reader should know: for example that a log was replayed in memory first.
+    /// Remarks for the user, for example that the log was replayed in memory.
     pub notes: Vec<String>,
-    /// Defects of spare copies while another copy serves: nothing is lost, and the next clean close
-    /// writes them anew. A pool with no others is clean.
-    pub noted: Vec<Finding>,
-    /// The first [`DEFECTS_KEPT_MAX`] defects, in the order in which they were found.
-    pub findings: Vec<Finding>,
-    /// How many of each kind there are, those that are not described included.
+    /// Defects of spare copies while another copy serves. No data is lost, and the next clean close
+    /// rewrites the copy. A pool with only these is clean.
+    pub noted: Vec<DefectFinding>,
+    /// The first [`DEFECTS_KEPT_MAX`] defects, in the order of detection.
+    pub findings: Vec<DefectFinding>,
+    /// Number of defects by code, including those not described.
     pub counts: BTreeMap<DefectCode, u64>,
-    /// Why the check could not go on, if it could not.
+    /// The reason if the check stopped early.
     pub stopped: Option<String>,
-    /// What was looked at.
-    pub totals: Totals,
+    /// Amount of work.
+    pub totals: CheckTotals,
 }
 
-/// How much a check looked at.
+/// Amount of work of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct CheckTotals {
     /// Metadata pages read.
     pub pages: u64,
     /// Blocks of files found.
     pub blocks: u64,
-    /// Bytes of blocks whose checksum was verified.
+    /// Bytes of blocks with a verified checksum.
     pub data_bytes: u64,
     /// Filesets.
     pub filesets: u64,
@@ -54,15 +54,15 @@ pub struct Totals {
     pub anodes: u64,
     /// Names in directories.
     pub names: u64,
-    /// Allocation groups that are initialised.
+    /// Initialised allocation groups.
     pub groups: u64,
     /// Fragments in use.
     pub fragments: u64,
 }
 
-impl Report {
-    /// Returns the exit code, as fsck(8) has it: 0 clean, 4 defects, 8 the check could not be
-    /// done.
+impl ConsistencyReport {
+    /// Returns an exit code in the manner of fsck(8): 0 clean, 4 defects, 8 the check stopped
+    /// early.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         if self.stopped.is_some() {
@@ -74,38 +74,36 @@ impl Report {
         }
     }
 
-    /// Whether the whole pool was checked and nothing was found.
+    /// Returns whether the whole pool was checked without a defect.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.exit_code() == 0
     }
 
-    /// Returns how many defects there are.
+    /// Returns the number of defects.
     #[must_use]
     pub fn defect_count(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// Returns how bad the worst defect is.
+    /// Returns the severity of the worst defect.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         self.counts.keys().map(|code| code.severity()).max()
     }
 
-    /// Notes a defect: describes it if there is room, counts it in any case.
-    pub(crate) fn add(&mut self, finding: Finding) {
+    pub(crate) fn add(&mut self, finding: DefectFinding) {
         *self.counts.entry(finding.defect.code).or_insert(0) += 1;
         if self.findings.len() < DEFECTS_KEPT_MAX {
             self.findings.push(finding);
         }
     }
 
-    /// Notes a defect of a spare copy.
-    pub(crate) fn note(&mut self, finding: Finding) {
+    pub(crate) fn note(&mut self, finding: DefectFinding) {
         self.noted.push(finding);
     }
 
-    /// Returns what a reader should know besides defects, a line each.
+    /// Returns the remarks and the defects of spare copies, a line each.
     pub fn note_lines(&self) -> impl Iterator<Item = String> {
         let noted = self.noted.iter().map(|finding| {
             format!(
@@ -116,7 +114,7 @@ impl Report {
         self.notes.iter().cloned().chain(noted)
     }
 
-    /// Returns the report for people.
+    /// Returns the report as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!("{}\n", self.title);
@@ -163,7 +161,7 @@ impl Report {
         text
     }
 
-    /// Returns the report for programs: one JSON object.
+    /// Returns the report as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> String {
         let defects: Vec<String> = self.findings.iter().map(finding_json).collect();
@@ -201,9 +199,9 @@ impl Report {
     }
 }
 
-/// Returns a finding as a line for people, without its end.
+/// Returns a finding as a line of text, without a line break.
 #[must_use]
-pub fn line_of(finding: &Finding) -> String {
+pub fn line_of(finding: &DefectFinding) -> String {
     let defect = &finding.defect;
     let mut line = format!("{} {}: {}", defect.code.name(), severity_of(defect), defect.what);
     if let Some(path) = &finding.path {
@@ -224,7 +222,7 @@ fn severity_of(defect: &Defect) -> &'static str {
     defect.code.severity().word()
 }
 
-fn finding_json(finding: &Finding) -> String {
+fn finding_json(finding: &DefectFinding) -> String {
     let defect = &finding.defect;
     let place = defect.place.map(|place| place.to_string());
     format!(
@@ -267,14 +265,14 @@ pub fn json_string(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn finding() -> Finding {
+    fn finding() -> DefectFinding {
         let defect = DefectCode::LN001.found("says \"2\"\n\\");
-        Finding { defect, path: None, device_offset: Some(4096) }
+        DefectFinding { defect, path: None, device_offset: Some(4096) }
     }
 
     #[test]
     fn exit_code_tells_clean_defects_and_failure_apart() {
-        let mut report = Report::default();
+        let mut report = ConsistencyReport::default();
         assert_eq!(report.exit_code(), 0);
         report.add(finding());
         assert_eq!(report.exit_code(), 4);
@@ -285,7 +283,7 @@ mod tests {
 
     #[test]
     fn json_escapes_quotes_backslashes_and_control_characters() {
-        let mut report = Report::default();
+        let mut report = ConsistencyReport::default();
         report.add(finding());
         let json = report.to_json();
         assert!(json.contains("\"what\":\"says \\\"2\\\"\\u000a\\\\\""), "{json}");
@@ -294,7 +292,7 @@ mod tests {
 
     #[test]
     fn defects_past_the_bound_are_counted() {
-        let mut report = Report::default();
+        let mut report = ConsistencyReport::default();
         for _ in 0..=DEFECTS_KEPT_MAX {
             report.add(finding());
         }

@@ -1,61 +1,73 @@
-//! One fileset while it is checked: what its passes learn of each anode.
+//! One fileset: its anodes, counts and quotas, collected by the passes over it.
+
+use std::collections::BTreeMap;
 
 use format::anode::Anode;
 use format::defect::{DefectCode, Subject};
 use format::fileset::Fileset;
 use format::ids::AnodeNo;
+use format::quota::{QuotaHead, QuotaKind};
 
-use crate::Check;
-use crate::facts::{Facts, FactsByAnode};
-use crate::pass::quota::Quotas;
+use crate::context::Check;
+use crate::facts::{AnodeFacts, AnodeFactsTable};
 
-/// One fileset while it is checked.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct FilesetCheck {
     pub(crate) fileset: Fileset,
     pub(crate) table: Anode,
-    pub(crate) facts: FactsByAnode,
-    /// Anodes in use.
+    pub(crate) facts: AnodeFactsTable,
     pub(crate) used: u64,
-    /// Fragments that the anodes say they take.
+    /// Sum of the anodes' own counts of fragments.
     pub(crate) fragments: u64,
     pub(crate) anode_map: Option<Anode>,
     pub(crate) orphans: Option<Anode>,
-    /// What users, groups and projects have.
-    pub(crate) quotas: Quotas,
-    /// Anodes of filesets before it that say wrong counts of fragments.
+    pub(crate) quotas: QuotaComparison,
+    /// Wrong counts of fragments (AN004) reported before this fileset.
     pub(crate) wrong_before: u64,
-    /// Whether memory for facts ran out.
     pub(crate) is_over: bool,
 }
 
-/// Returns how many anodes were found that say a wrong count of fragments.
+/// Fragments and inodes by user, group or project.
+type Usages = BTreeMap<(QuotaKind, u32), (u64, u64)>;
+
+/// Quota records of a fileset, and the counts of its anodes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct QuotaComparison {
+    /// Exists once quotas were switched on.
+    pub(crate) container: Option<Anode>,
+    pub(crate) head: Option<QuotaHead>,
+    pub(crate) stated: Usages,
+    pub(crate) counted: Usages,
+    pub(crate) is_incomplete: bool,
+    pub(crate) memory_bytes: u64,
+}
+
 pub(crate) fn wrong_anodes(check: &Check<'_>) -> u64 {
     check.report.counts.get(&DefectCode::AN004).copied().unwrap_or(0)
 }
 
-impl Tree {
-    pub(crate) fn new(fileset: Fileset) -> Tree {
-        Tree {
+impl FilesetCheck {
+    pub(crate) fn new(fileset: Fileset) -> FilesetCheck {
+        FilesetCheck {
             table: fileset.table_anode(),
             fileset,
-            facts: FactsByAnode::default(),
+            facts: AnodeFactsTable::default(),
             used: 0,
             fragments: 0,
             anode_map: None,
             orphans: None,
-            quotas: Quotas::default(),
+            quotas: QuotaComparison::default(),
             wrong_before: 0,
             is_over: false,
         }
     }
 
-    /// Gives back the memory of its facts.
     pub(crate) fn release(self, check: &mut Check<'_>) {
         check.memory_bytes -= self.facts.memory_bytes();
     }
 
-    /// Whether its anodes say rightly what they have: where one does not, no sum of them is right.
+    /// Returns whether each anode's count of fragments is right. Otherwise sums of these counts
+    /// prove nothing.
     pub(crate) fn is_sound(&self, check: &Check<'_>) -> bool {
         wrong_anodes(check) == self.wrong_before
     }
@@ -64,8 +76,7 @@ impl Tree {
         Subject { fileset: self.fileset.family, anode: AnodeNo(anode) }
     }
 
-    /// Returns the facts of `number`, new ones if there are none yet.
-    pub(crate) fn facts_of(&mut self, check: &mut Check<'_>, number: u64) -> &mut Facts {
+    pub(crate) fn facts_of(&mut self, check: &mut Check<'_>, number: u64) -> &mut AnodeFacts {
         let (facts, added) = self.facts.entry(number);
         if added > 0 {
             self.is_over |= check.take_memory(added).is_err();

@@ -1,8 +1,8 @@
-//! Serving in the background.
+//! Start of a background server (`--daemon`).
 //!
-//! The parent starts the program again with `--answer-parent`, in a session of its own, and waits
-//! on a pipe that is the child's standard output. The child writes one line when its mount answers
-//! or when it fails; the parent repeats that and exits. Nothing is forked, so no thread is lost.
+//! The parent starts this program again with `--answer-parent`, and reads a pipe from the child's
+//! standard output. The child writes one line when its mount is ready or has failed. The parent
+//! prints that and ends. There is no fork(2), which would lose threads.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -14,28 +14,27 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-/// What the child's line begins with; other lines are not for the parent.
+/// Prefix of the line for the parent, which ignores other lines.
 const ANSWER_PREFIX: &str = "holdfast-answer: ";
 
-/// Most the parent reads of a child that says something else.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
-/// A log larger than this is put aside when a server starts, so two of them are kept at most.
+/// A log that is larger at the start is renamed, so there are at most two.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// How this program is started again.
+/// How to start this program again in the background.
 #[derive(Clone, Debug)]
 pub struct Relaunch {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments; `--answer-parent` is among them.
+    /// Arguments, `--answer-parent` among them.
     pub arguments: Vec<OsString>,
     /// Variables to set.
     pub environment: Vec<(OsString, OsString)>,
 }
 
 impl Relaunch {
-    /// Returns how this very program, now given `arguments`, is started again.
+    /// Returns how to start the current program again with `arguments`.
     #[must_use]
     pub fn of_this_program(arguments: &[OsString]) -> Relaunch {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("holdfast"));
@@ -45,19 +44,16 @@ impl Relaunch {
     }
 }
 
-/// What the child tells the parent.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Answer {
-    /// Why there is no mount; `None`: it answers.
+pub(crate) struct DaemonAnswer {
+    /// Why the mount failed. `None` if it is ready.
     pub(crate) error: Option<String>,
-    /// For people.
     pub(crate) text: String,
-    /// For programs.
     pub(crate) value: serde_json::Value,
 }
 
-/// Starts the server and waits until it answers. Its standard error goes to `log`.
-pub(crate) fn start(relaunch: &Relaunch, log: &Path) -> anyhow::Result<Answer> {
+/// Starts the server with its standard error in `log`. Waits for its answer.
+pub(crate) fn start(relaunch: &Relaunch, log: &Path) -> anyhow::Result<DaemonAnswer> {
     let log_file = open_log(log)?;
     let mut child = Command::new(&relaunch.program)
         .args(&relaunch.arguments)
@@ -81,8 +77,8 @@ pub(crate) fn start(relaunch: &Relaunch, log: &Path) -> anyhow::Result<Answer> {
     }
 }
 
-/// Tells the parent, then leaves its terminal, its pipe and its directory.
-pub(crate) fn answer_parent(answer: &Answer) -> anyhow::Result<()> {
+/// Writes the answer, then redirects standard output to `/dev/null`, which closes the pipe.
+pub(crate) fn answer_parent(answer: &DaemonAnswer) -> anyhow::Result<()> {
     let line = serde_json::to_string(answer).context("an answer is plain data")?;
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{ANSWER_PREFIX}{line}").and_then(|()| stdout.flush())?;
@@ -91,52 +87,50 @@ pub(crate) fn answer_parent(answer: &Answer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes this process the leader of a session without a terminal, so that closing the parent's does
-/// not reach it.
+/// Starts a session without a terminal, so that the server gets no hangup signal from the parent's
+/// terminal. Changes to `/`.
 pub(crate) fn leave_terminal() -> anyhow::Result<()> {
-    // Fails only for a process that leads a group already, which then has what it needs.
+    // Fails only for the leader of a process group, which has no need of it.
     let _ = rustix::process::setsid();
-    // A server must not keep a directory busy that somebody wants to unmount.
+    // A working directory would keep its file system busy for umount(2).
     std::env::set_current_dir("/").context("cannot leave the directory")
 }
 
-/// What a server that failed at its end leaves for `unmount`, which is not its parent.
+/// Error of a failed close, which is recorded for `holdfast unmount`.
 #[derive(Debug, Serialize, Deserialize)]
-struct LastWords {
+struct CloseFailure {
     pid: u32,
     error: String,
 }
 
-/// Leaves `error` at `path`, as the last words of this process.
 pub(crate) fn leave_last_words(path: &Path, error: &anyhow::Error) -> anyhow::Result<()> {
-    let words = LastWords { pid: std::process::id(), error: format!("{error:#}") };
+    let words = CloseFailure { pid: std::process::id(), error: format!("{error:#}") };
     let bytes = serde_json::to_vec(&words).context("words are plain data")?;
-    // Those of the run directory are open to be entered.
     let mut file = OpenOptions::new();
     let file = file.create(true).truncate(true).write(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| file.write_all(&bytes));
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Returns whether the process `pid` has left last words at `path`.
 pub(crate) fn has_last_words(path: &Path, pid: u32) -> bool {
     let words = std::fs::read(path).ok();
-    let words = words.and_then(|words| serde_json::from_slice::<LastWords>(&words).ok());
+    let words = words.and_then(|words| serde_json::from_slice::<CloseFailure>(&words).ok());
     words.is_some_and(|words| words.pid == pid)
 }
 
-/// Takes the last words of the process `pid` from `path`; `None`: it ended well, or was killed.
+/// Returns and removes the close error that the process `pid` recorded. `None` if it closed the
+/// pool without an error or was killed.
 pub(crate) fn take_last_words(path: &Path, pid: u32) -> Option<String> {
-    let words: LastWords = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let words: CloseFailure = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
     let is_of_process = words.pid == pid;
     if is_of_process {
-        // The next server of the pool overwrites what stays.
+        // If removing fails, the pool's next server overwrites the file.
         let _ = std::fs::remove_file(path);
     }
     is_of_process.then_some(words.error)
 }
 
-/// Opens a log to append to, putting a large one aside.
+/// Opens a log for appending. A large log is renamed to `.old` first.
 pub(crate) fn open_log(path: &Path) -> anyhow::Result<File> {
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
         let mut aside = path.as_os_str().to_owned();

@@ -1,31 +1,47 @@
-//! Exit codes: what a script learns from the program.
+//! Exit codes of the program.
 
-use crate::args::Command;
-use crate::backend::BackendError;
+use control::UsageError;
+use server::backend::BackendError;
 
-/// Done.
-pub(crate) const DONE: u8 = 0;
-/// Refused or failed; the message says what to do.
-pub(crate) const FAILED: u8 = 1;
-/// The arguments make no sense.
-pub(crate) const USAGE: u8 = 2;
+/// Success.
+pub const DONE: u8 = 0;
+/// The command was refused or failed. The message has the remedy.
+pub const FAILED: u8 = 1;
+/// The arguments are invalid.
+pub const USAGE: u8 = 2;
 /// `check` found defects and left them (fsck(8)).
-pub(crate) const CHECK_DEFECTS: u8 = 4;
-/// `check` could not do its work (fsck(8)).
-pub(crate) const CHECK_FAILED: u8 = 8;
-/// `check` was asked nonsense (fsck(8)).
-pub(crate) const CHECK_USAGE: u8 = 16;
+pub const CHECK_DEFECTS: u8 = 4;
+/// `check` failed to run (fsck(8)).
+pub const CHECK_FAILED: u8 = 8;
+/// The arguments of `check` are invalid (fsck(8)).
+pub const CHECK_USAGE: u8 = 16;
 
-/// Shown by `--help` of the program.
-pub(crate) const HELP: &str = "\
+/// The command was interrupted by ^C (128 + SIGINT, as shells have it).
+pub const INTERRUPTED: u8 = 130;
+
+/// A command that ^C has ended. The message says what goes on, and how.
+#[derive(Debug)]
+pub(crate) struct InterruptedError(pub(crate) String);
+
+impl std::fmt::Display for InterruptedError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InterruptedError {}
+
+/// Shown by `--help`.
+pub const HELP: &str = "\
 Exit codes:
   0  done
   1  refused or failed; the message says what to do
   2  the arguments make no sense
+  130  interrupted by ^C; the message says what goes on
   `holdfast check` exits as fsck(8) does: 0 clean, 4 defects, 8 operational error, 16 usage";
 
-/// Shown by `holdfast check --help`.
-pub(crate) const CHECK_HELP: &str = "\
+/// Shown by `check --help`.
+pub const CHECK_HELP: &str = "\
 Example:
   holdfast check pool.hf
 
@@ -35,11 +51,11 @@ Exit codes, as fsck(8):
   8   operational error: a device missing, in use, unreadable; memory at its limit
   16  the arguments make no sense";
 
-/// Returns the exit code of `command` after `error`.
-pub(crate) fn code_of(error: &anyhow::Error, command: &Command) -> u8 {
-    let is_option = |error: &BackendError| matches!(error, BackendError::Option { .. });
-    let is_usage = error.is::<UsageError>() || error.downcast_ref().is_some_and(is_option);
-    match (matches!(command, Command::Check(_)), is_usage) {
+pub(crate) fn code_of(error: &anyhow::Error, is_check: bool) -> u8 {
+    if error.is::<InterruptedError>() {
+        return INTERRUPTED;
+    }
+    match (is_check, is_usage(error)) {
         (true, true) => CHECK_USAGE,
         (true, false) => CHECK_FAILED,
         (false, true) => USAGE,
@@ -47,16 +63,13 @@ pub(crate) fn code_of(error: &anyhow::Error, command: &Command) -> u8 {
     }
 }
 
-/// Arguments that are well formed, each for itself, and make no sense together.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct UsageError {
-    message: String,
+/// Returns the exit code after `error` of commands other than `check`.
+#[must_use]
+pub fn of_error(error: &anyhow::Error) -> u8 {
+    if is_usage(error) { USAGE } else { FAILED }
 }
 
-impl UsageError {
-    /// Returns an error whose message says what to give instead.
-    pub(crate) fn new(message: impl Into<String>) -> UsageError {
-        UsageError { message: message.into() }
-    }
+fn is_usage(error: &anyhow::Error) -> bool {
+    let is_option = |error: &BackendError| matches!(error, BackendError::Option { .. });
+    error.is::<UsageError>() || error.downcast_ref().is_some_and(is_option)
 }

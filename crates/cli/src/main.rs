@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use cli::daemon::Relaunch;
-use cli::wiring::EngineBackend;
+use server::wiring::EngineBackend;
 
 fn main() -> ExitCode {
     let arguments = cli::arguments_of(std::env::args_os().skip(1).collect());

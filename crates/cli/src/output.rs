@@ -1,67 +1,88 @@
-//! What the program prints: text for people, JSON for programs, progress for whoever watches.
+//! Program output: facts as text or JSON on standard output, all else on standard error.
 //!
-//! Facts go to standard output, everything else to standard error, so that `--json` is one object a
-//! line and nothing between. A reader that has gone away is not an error. Progress is a bar on a
-//! terminal; a pipe, a file and the journal of a timer get none, but of the runs of a laboratory
-//! that take hours and whose log is read meanwhile. With `--quiet` there are facts, warnings and
-//! errors.
+//! With `--json`, standard output has one object per line, each with the `version` of the protocol.
+//! A closed pipe is no error. `--quiet` suppresses remarks and progress.
 
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serializer;
+use indicatif::ProgressDrawTarget;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Progress in a log is a line at each of these steps, in percent.
-const PLAIN_STEP_PERCENT: u64 = 10;
+use crate::progress::{PlainProgress, ProgressLine, ProgressOutput};
+use crate::table::{Column, table};
 
-/// Where facts go.
+/// Output settings: text or JSON, quiet or not.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub struct Output {
     is_json: bool,
     is_quiet: bool,
 }
 
 impl Output {
-    /// Returns an output for people, or for programs.
-    pub(crate) fn new(is_json: bool) -> Output {
+    /// Returns an output that prints JSON if `is_json`, else text.
+    pub fn new(is_json: bool) -> Output {
         Output { is_json, is_quiet: false }
     }
 
-    /// Says neither what is being done nor what to do next, if `is_quiet`.
-    pub(crate) fn quiet(self, is_quiet: bool) -> Output {
+    /// Suppresses remarks and progress if `is_quiet`.
+    pub fn quiet(self, is_quiet: bool) -> Output {
         Output { is_quiet, ..self }
     }
 
-    /// Whether facts are for programs.
-    pub(crate) fn is_json(&self) -> bool {
+    /// Whether facts are printed as JSON.
+    pub fn is_json(&self) -> bool {
         self.is_json
     }
 
-    /// Prints a fact: `text` for people or `value` for programs.
-    pub(crate) fn fact(&self, text: &str, value: &Value) {
-        let line = if self.is_json { value.to_string() } else { text.trim_end().to_owned() };
+    /// Prints a fact: `text`, or `value` with `--json`.
+    pub fn fact(&self, text: &str, value: &Value) {
+        let line = if self.is_json { versioned(value) } else { text.trim_end().to_owned() };
         let mut stdout = std::io::stdout().lock();
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     }
 
-    /// Says something that is no fact: what is being done, what to do next.
-    pub(crate) fn remark(&self, text: &str) {
+    /// Prints a list of facts: a table, or with `--json` an object for each. Of an empty list, the
+    /// remark `none`.
+    pub fn list<T: Serialize, const N: usize>(
+        &self,
+        items: &[T],
+        none: &str,
+        columns: [Column; N],
+        row: impl Fn(&T) -> [String; N],
+    ) {
+        match self.is_json {
+            true => items.iter().for_each(|item| self.fact("", &json!(item))),
+            false if items.is_empty() => self.remark(none),
+            false => {
+                let rows = items.iter().map(row);
+                self.fact(&table(columns, rows, self.width()), &Value::Null);
+            }
+        }
+    }
+
+    /// Returns the width of standard output. `None` if it is no terminal.
+    pub fn width(&self) -> Option<usize> {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+        Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+    }
+
+    /// Prints a remark on standard error.
+    pub fn remark(&self, text: &str) {
         if !self.is_json && !self.is_quiet {
             let _ = writeln!(std::io::stderr(), "{text}");
         }
     }
 
-    /// Says what was not asked for and should be known.
-    pub(crate) fn warning(&self, text: &str) {
+    /// Prints a warning, even with `--quiet`.
+    pub fn warning(&self, text: &str) {
         if !self.is_json {
             let _ = writeln!(std::io::stderr(), "Warning: {text}");
         }
     }
 
-    /// Says why the program fails.
-    pub(crate) fn failure(&self, error: &anyhow::Error, code: u8) {
+    /// Prints the program's final error.
+    pub fn failure(&self, error: &anyhow::Error, code: u8) {
         let message = format!("{error:#}");
         if self.is_json {
             self.fact("", &json!({ "error": message, "exit": code }));
@@ -70,157 +91,46 @@ impl Output {
         }
     }
 
-    /// Returns a progress report: a bar on a terminal, else nothing.
-    pub(crate) fn progress(&self) -> Progress {
+    /// Returns a progress bar on a terminal, else [`ProgressOutput::Silent`].
+    pub fn progress(&self) -> ProgressOutput {
         if self.is_json || self.is_quiet || !std::io::stderr().is_terminal() {
-            return Progress::Silent;
+            return ProgressOutput::Silent;
         }
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        bar.set_style(bar_style());
-        Progress::Bar(bar)
+        ProgressOutput::Bar(ProgressLine::new(ProgressDrawTarget::stderr()))
     }
 
-    /// As [`Output::progress`], of a run of the laboratory: plain lines for a log.
-    pub(crate) fn progress_of_run(&self) -> Progress {
+    /// Returns the progress of a laboratory run: log lines if there is no terminal.
+    pub fn progress_of_run(&self) -> ProgressOutput {
         let is_log = !self.is_json && !self.is_quiet && !std::io::stderr().is_terminal();
-        if is_log { Progress::Plain(PlainProgress::default()) } else { self.progress() }
+        if is_log { ProgressOutput::Plain(PlainProgress::default()) } else { self.progress() }
     }
 }
 
-/// Returns `text` with its control characters escaped: what a pool says of itself must not command
-/// a terminal.
-pub(crate) fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() {
-            printable.extend(c.escape_default());
-        } else {
-            printable.push(c);
-        }
+fn versioned(value: &Value) -> String {
+    let mut value = value.clone();
+    if let Some(object) = value.as_object_mut() {
+        object.insert("version".to_owned(), json!(control::VERSION));
     }
-    printable
-}
-
-/// Writes a path as text, for JSON that is read: bytes that are no UTF-8 become U+FFFD. JSON has no
-/// other strings, and a path may be any bytes.
-pub(crate) fn path_as_text<S: Serializer>(
-    path: impl AsRef<Path>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&path.as_ref().display())
-}
-
-fn bar_style() -> ProgressStyle {
-    let template = "{msg} [{bar:40}] {pos}/{len} {percent}% {elapsed} (ETA {eta})";
-    ProgressStyle::with_template(template)
-        .expect("the template is well formed")
-        .progress_chars("=> ")
-}
-
-/// How far a long command is.
-#[derive(Debug)]
-pub(crate) enum Progress {
-    /// Nobody watches.
-    Silent,
-    /// Somebody watches.
-    Bar(ProgressBar),
-    /// A log is written.
-    Plain(PlainProgress),
-}
-
-impl Progress {
-    /// Tells that `done` of `total` (0: not known) of `what` is done.
-    pub(crate) fn tell(&mut self, what: &str, done: u64, total: u64) {
-        match self {
-            Progress::Silent => {}
-            Progress::Bar(bar) => {
-                if total > 0 {
-                    bar.set_length(total);
-                }
-                if bar.message() != what {
-                    bar.set_message(what.to_owned());
-                }
-                bar.set_position(done);
-            }
-            Progress::Plain(plain) => {
-                if let Some(line) = plain.line(what, done, total) {
-                    let _ = writeln!(std::io::stderr(), "{line}");
-                }
-            }
-        }
-    }
-
-    /// Takes the bar away.
-    pub(crate) fn finish(self) {
-        if let Progress::Bar(bar) = self {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-/// Which lines were printed.
-#[derive(Debug, Default)]
-pub(crate) struct PlainProgress {
-    what: String,
-    next_percent: u64,
-}
-
-impl PlainProgress {
-    /// Returns a line at the start of each kind of work and at each tenth of it.
-    fn line(&mut self, what: &str, done: u64, total: u64) -> Option<String> {
-        if self.what != what {
-            what.clone_into(&mut self.what);
-            self.next_percent = 0;
-        }
-        let percent = done.saturating_mul(100).checked_div(total).unwrap_or(0);
-        if percent < self.next_percent {
-            return None;
-        }
-        self.next_percent = percent - percent % PLAIN_STEP_PERCENT + PLAIN_STEP_PERCENT;
-        Some(if total == 0 {
-            format!("{what}: {done}")
-        } else {
-            format!("{what}: {done} of {total} ({percent}%)")
-        })
-    }
+    value.to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_printed_commands_no_terminal() {
-        assert_eq!(printable("a\nb\u{1b}[31m\u{9b}"), "a\\nb\\u{1b}[31m\\u{9b}");
-        assert_eq!(printable("caf\u{e9} 1"), "caf\u{e9} 1");
-    }
-
-    /// Goal: where no terminal is, only the runs of a laboratory tell how far they are, and with
-    /// `--quiet` or `--json` those neither. Method: standard error of a test is no terminal, or
-    /// nothing is looked at.
+    /// Goal: without a terminal, only laboratory runs report progress, and none with `--quiet` or
+    /// `--json`. Skipped on a terminal.
     #[test]
     fn progress_is_for_a_terminal_and_for_the_logs_of_runs() {
         if std::io::stderr().is_terminal() {
             return;
         }
         let output = || Output::new(false);
-        assert!(matches!(output().progress(), Progress::Silent));
-        assert!(matches!(output().progress_of_run(), Progress::Plain(_)));
+        assert!(matches!(output().progress(), ProgressOutput::Silent));
+        assert!(matches!(output().progress_of_run(), ProgressOutput::Plain(_)));
         for output in [output().quiet(true), Output::new(true)] {
-            assert!(matches!(output.progress(), Progress::Silent));
-            assert!(matches!(output.progress_of_run(), Progress::Silent));
+            assert!(matches!(output.progress(), ProgressOutput::Silent));
+            assert!(matches!(output.progress_of_run(), ProgressOutput::Silent));
         }
-    }
-
-    #[test]
-    fn plain_progress_is_a_line_at_each_tenth() {
-        let mut plain = PlainProgress::default();
-        let lines: Vec<String> =
-            (0..=1000).filter_map(|done| plain.line("seeds", done, 1000)).collect();
-        assert_eq!(lines.len(), 11, "{lines:?}");
-        assert_eq!(lines[0], "seeds: 0 of 1000 (0%)");
-        assert_eq!(lines[10], "seeds: 1000 of 1000 (100%)");
-        assert!(plain.line("pages", 5, 0).is_some(), "other work starts anew");
-        assert!(plain.line("pages", 6, 0).is_none());
     }
 }

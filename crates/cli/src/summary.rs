@@ -1,23 +1,22 @@
-//! The few lines of a status that a person reads first: health, space, what the pool is doing, and
-//! what a power failure would cost now.
+//! First lines of a status: health, space, current work, what a power failure would cost.
 //!
-//! Made of the facts that a server tells, so that it is the same for whoever asks; what a server of
-//! another version does not tell is left out.
+//! All lines are made from the server's JSON. If a fact is missing, only its line is.
+
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::control::JobFacts;
-use crate::output::printable;
-use crate::size::ByteSize;
+use control::size::ByteSize;
+use control::text::printable;
+use control::{JobFacts, ScrubFacts, ScrubResult, moment};
 
-/// The log or the dirty pages are this full, in percent, before that is worth a word: at half a
-/// checkpoint is taken, so past it the device is behind.
+/// Fill of the log or of dirty memory that is reported, in percent. A checkpoint starts at half, so
+/// a higher fill means that the device does not keep up.
 const FULL_PERCENT: u64 = 75;
 
-/// Files that were mended and are named in the line that says so.
 const MENDED_SHOWN_MAX: usize = 3;
 
-/// Returns lines, each with its name.
+/// Returns the lines, each with its label.
 pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -25,9 +24,11 @@ pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
     let warnings = pool["warnings"].as_array().into_iter().flatten().filter_map(text);
     lines.extend(warnings.map(|warning| ("warning", warning)));
     lines.extend(space(&pool["space"]).map(|space| ("space", space)));
+    lines.extend(devices(pool).map(|devices| ("devices", devices)));
+    lines.extend(scrub(pool).map(|scrub| ("last scrub", scrub)));
     lines.extend(growth(&pool["growth"]).map(|growth| ("grow", growth)));
     lines.extend(nfs(&pool["nfs"]).map(|nfs| ("nfs", nfs)));
-    lines.extend(schedules(&pool["schedules"]).map(|stays| ("clones by schedule", stays)));
+    lines.extend(schedules(&pool["schedules"]).map(|stays| ("snapshots by schedule", stays)));
     lines.extend(mended(&pool["mended"]).map(|mended| ("mended", mended)));
     lines.extend(jobs(&pool["jobs"]).map(|job| ("job", job)));
     lines.extend(doing(pool).map(|doing| ("now", doing)));
@@ -35,7 +36,6 @@ pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// Returns a job as a line: how far it is, and when it ends.
 pub(crate) fn job_line(job: &JobFacts) -> String {
     let mut line = format!("{}  {}", job.id, printable(&job.name));
     if let Some(percent) = job.done.saturating_mul(100).checked_div(job.total) {
@@ -53,7 +53,6 @@ pub(crate) fn job_line(job: &JobFacts) -> String {
     line
 }
 
-/// Returns the jobs that are under way.
 fn jobs(jobs: &Value) -> impl Iterator<Item = String> {
     let jobs = jobs.as_array().into_iter().flatten();
     let facts = jobs.filter_map(|job| serde_json::from_value::<JobFacts>(job.clone()).ok());
@@ -67,7 +66,7 @@ fn size(bytes: u64) -> String {
 fn nfs(nfs: &Value) -> Option<String> {
     let (exports, connections) = (nfs["exports"].as_u64()?, nfs["connections"].as_u64()?);
     let (answered, failed) = (nfs["answered"].as_u64()?, nfs["failed"].as_u64()?);
-    let counts = format!("{answered} requests answered, {failed} of them with an error");
+    let counts = format!("{answered} requests answered, {failed} failed");
     let unserved = match nfs["exports_not_served"].as_u64() {
         None | Some(0) => String::new(),
         Some(count) => format!(" and {count} that can't be served (`holdfast export list`)"),
@@ -75,9 +74,9 @@ fn nfs(nfs: &Value) -> Option<String> {
     Some(format!("{exports} exports{unserved}, {connections} connections, {counts}"))
 }
 
-/// Returns the last files of which a read found bytes bad on a device, and mended them.
+/// Describes the last files of which a read has repaired bad bytes.
 fn mended(mended: &Value) -> Option<String> {
-    // Who may not see paths is told none.
+    // A user without the right to see paths gets them empty.
     let has_path = |file: &&Value| file["path"].as_str().is_some_and(|path| !path.is_empty());
     let mended: Vec<&Value> = mended.as_array()?.iter().filter(has_path).collect();
     let shown = mended.iter().take(MENDED_SHOWN_MAX).map(|file| {
@@ -96,7 +95,7 @@ fn mended(mended: &Value) -> Option<String> {
     })
 }
 
-/// Returns what schedules would delete and can't; how they go else is no news.
+/// Describes the snapshots that schedules should have deleted but could not.
 fn schedules(schedules: &Value) -> Option<String> {
     let stays = schedules["stays"].as_array()?.iter().filter_map(Value::as_str);
     let stays: Vec<&str> = stays.collect();
@@ -116,7 +115,61 @@ fn space(space: &Value) -> Option<String> {
     Some(text)
 }
 
-/// Says that devices are longer than what the pool uses of them.
+/// Counts the devices by their states, the spares left, and names the devices with errors.
+fn devices(pool: &Value) -> Option<String> {
+    let list = |name: &str| pool[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let (members, spares) = (list("members"), list("spares"));
+    let mut states: BTreeMap<&str, u64> = BTreeMap::new();
+    for member in members {
+        *states.entry(member["state"].as_str().unwrap_or("?")).or_default() += 1;
+    }
+    let online = states.remove("online").unwrap_or(0);
+    let mut parts = vec![format!("{online} of {} online", members.len())];
+    parts.extend(states.iter().map(|(state, count)| format!("{count} {state}")));
+    match (members.len(), pool["spares_available"].as_u64().unwrap_or(0)) {
+        (0, _) => return None,
+        (1, _) if spares.is_empty() => {}
+        (_, 0) => parts.push("no spare left".to_owned()),
+        (_, left) => parts.push(format!("{left} of {} spares left", spares.len())),
+    }
+    let bad = members.iter().filter_map(|member| {
+        let count = |name: &str| member[name].as_u64().unwrap_or(0);
+        let kinds =
+            [("read_errors", "read"), ("write_errors", "write"), ("checksum_errors", "checksum")];
+        let kinds = kinds.into_iter().filter(|(name, _)| count(name) > 0);
+        let errors: Vec<String> =
+            kinds.map(|(name, word)| format!("{} {word}", count(name))).collect();
+        let path = member["path"].as_str().unwrap_or("?");
+        (!errors.is_empty()).then(|| format!("{path} ({})", errors.join(", ")))
+    });
+    let bad: Vec<String> = bad.collect();
+    parts.push(match &bad[..] {
+        [] => "none with errors".to_owned(),
+        bad => format!("errors on {}", bad.join(", ")),
+    });
+    Some(parts.join(", "))
+}
+
+/// Describes the last scrub. `None` for a pool of `single` disk groups, which has no scrubs.
+fn scrub(pool: &Value) -> Option<String> {
+    let now = serde_json::from_value::<ScrubFacts>(pool["scrub"].clone()).ok();
+    let kept = serde_json::from_value::<ScrubResult>(pool["scrubs"]["result"].clone()).ok();
+    if let Some(now) = now.as_ref().filter(|now| !now.is_done) {
+        let read = size(now.read_bytes);
+        return Some(format!("under way, {read} compared, {} mended", now.repaired));
+    }
+    let Some(result) = now.and_then(|now| now.result()).or(kept) else {
+        let mut kinds = pool["groups"].as_array()?.iter().map(|group| &group["kind"]);
+        return kinds.any(|kind| kind != "single").then(|| "none is known".to_owned());
+    };
+    let found = match (result.repaired, result.damaged) {
+        (0, 0) => "nothing wrong".to_owned(),
+        (mended, 0) => format!("{mended} errors mended"),
+        (mended, damaged) => format!("{mended} errors mended, {damaged} not mended"),
+    };
+    Some(format!("{}, {found}", moment(result.ended_seconds)))
+}
+
 fn growth(growth: &Value) -> Option<String> {
     let more = growth["more_bytes"].as_u64().filter(|more| *more > 0)?;
     let command = growth["command"].as_str()?;
@@ -182,8 +235,38 @@ mod tests {
         line.map(|line| line.1).unwrap_or_default()
     }
 
-    /// Goal: each line says what the facts say, at the edges of numbers too, and a server that does
-    /// not tell a fact costs no more than its line.
+    #[test]
+    fn devices_with_errors_and_spares_left_are_named() {
+        let member = |path: &str, state: &str, errors: u64| -> Value {
+            json!({ "path": path, "state": state, "read_errors": errors })
+        };
+        let mut pool = json!({ "members": [member("/a", "online", 0)], "spares": [] });
+        assert_eq!(line(&pool, "devices"), "1 of 1 online, none with errors");
+        pool["members"] = json!([member("/a", "online", 0), member("/b", "failed", 3)]);
+        let text = "1 of 2 online, 1 failed, no spare left, errors on /b (3 read)";
+        assert_eq!(line(&pool, "devices"), text);
+        (pool["spares"], pool["spares_available"]) = (json!([{}, {}]), json!(1));
+        assert!(line(&pool, "devices").contains(", 1 of 2 spares left, "));
+    }
+
+    #[test]
+    fn the_last_scrub_is_that_of_this_mount_or_the_one_that_the_server_has_kept() {
+        let mut pool = json!({ "groups": [{ "kind": "single" }] });
+        assert_eq!(line(&pool, "last scrub"), "");
+        pool["groups"][0]["kind"] = json!("mirror");
+        assert_eq!(line(&pool, "last scrub"), "none is known");
+        let kept = ScrubResult { ended_seconds: 951_782_400, repaired: 0, damaged: 0 };
+        pool["scrubs"]["result"] = json!(kept);
+        assert_eq!(line(&pool, "last scrub"), "2000-02-29 00:00:00 UTC, nothing wrong");
+        let mut now = ScrubFacts { repaired: 3, unread: 1, lost: 1, ..ScrubFacts::default() };
+        pool["scrub"] = json!(now);
+        assert_eq!(line(&pool, "last scrub"), "under way, 0 compared, 3 mended");
+        (now.is_done, now.ended_seconds) = (true, Some(1_709_251_200));
+        pool["scrub"] = json!(now);
+        let text = "2024-03-01 00:00:00 UTC, 3 errors mended, 2 not mended";
+        assert_eq!(line(&pool, "last scrub"), text);
+    }
+
     #[test]
     fn a_summary_says_what_the_facts_say() {
         let mut pool = json!({
@@ -239,7 +322,7 @@ mod tests {
         pool["growth"] = json!({ "more_bytes": 1 << 30, "command": "holdfast device grow /d" });
         let grow = "1G more, for its devices are longer than what it uses: holdfast device grow /d";
         assert_eq!(line(&pool, "grow"), grow);
-        let by_schedule = "clones by schedule";
+        let by_schedule = "snapshots by schedule";
         pool["schedules"] = json!({ "filesets": 2, "stays": [] });
         assert_eq!(line(&pool, by_schedule), "");
         pool["schedules"]["stays"] = json!(["a@x: it is held by me", "3 more"]);

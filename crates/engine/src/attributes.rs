@@ -1,51 +1,49 @@
-//! Extended attributes in a container of their own: setting, getting, listing, removing.
+//! Extended attributes, in a container of their own.
 //!
 //! # Layout
 //!
-//! See [`format::attributes`]. Page numbers are given out from the lowest free one on, so that a
-//! container with a few attributes needs no map page.
+//! See [`format::attributes`]. Page numbers are allocated from the lowest free one, so that few
+//! attributes need no map page.
 //!
 //! # Invariants
 //!
 //! - X1 to X3 of [`format::attributes`].
-//! - AT1: No entry page but page 0 is empty; an empty container is the caller's to free.
+//! - AT1: No entry page except page 0 is empty. The caller frees an empty container.
 //!
 //! # Concurrency
 //!
-//! The caller holds the lock of the vnode that the attributes belong to.
+//! The caller holds the lock of the vnode with the attributes.
 
 use std::collections::BTreeSet;
 
 use format::anode::Anode;
 use format::attributes::{
-    self as page, AttributeName, ENTRY_PAGES_MAX, ENTRY_VALUE_BYTES_MAX, VALUE_PAGE_BYTES, ValueAt,
+    self as page, AttributeName, AttributeValueLocation, ENTRY_PAGES_MAX, ENTRY_VALUE_BYTES_MAX,
+    VALUE_PAGE_BYTES,
 };
 use format::defect::DefectCode;
 use format::page::{PageBytes, PageKind};
 
 use crate::buffer::corrupt;
 use crate::error::{FsError, FsResult};
-use crate::store::{Change, Store, View};
+use crate::store::{Change, PageView, Store};
 
 const KIND: PageKind = PageKind::Attributes;
 
-/// An attribute as its entry has it.
 #[derive(Clone, Debug)]
-struct Found {
-    /// The entry page, and the one before it.
+struct AttributePosition {
+    /// The entry page, and the previous one in the chain.
     number: u64,
     before: Option<u64>,
     value_bytes: usize,
     value_pages: std::ops::Range<u64>,
 }
 
-/// What a walk over the entry pages tells.
 #[derive(Debug, Default)]
-struct Survey {
-    found: Option<Found>,
-    /// Numbers of pages in use.
+struct AttributeSearch {
+    found: Option<AttributePosition>,
     taken: BTreeSet<u64>,
-    /// Entry pages, in the order of the chain.
+    /// Entry pages in order.
     chain: Vec<u64>,
 }
 
@@ -55,12 +53,12 @@ impl Store {
         change: Option<&'a Change<'_>>,
         container: &Anode,
         number: u64,
-    ) -> FsResult<View<'a>> {
+    ) -> FsResult<PageView<'a>> {
         let page = self.content(change, container, number, KIND)?;
         page.ok_or_else(|| missing(container, number))
     }
 
-    /// Calls `each` with the number and bytes of every entry page, until it returns `false`.
+    /// Calls `each` for every entry page, until it returns `false`.
     fn each_entry_page(
         &self,
         change: Option<&Change<'_>>,
@@ -87,7 +85,6 @@ impl Store {
         ))
     }
 
-    /// Returns the value of `name`.
     pub(crate) fn attribute(
         &self,
         container: &Anode,
@@ -98,8 +95,10 @@ impl Store {
         self.each_entry_page(None, container, &mut |_, bytes| {
             let Some(entry) = page::find(bytes, name) else { return true };
             match entry.value {
-                ValueAt::Here(here) => value = Some(here.to_vec()),
-                ValueAt::Pages(_) => pages = Some((entry.value_bytes, entry.value_pages())),
+                AttributeValueLocation::Here(here) => value = Some(here.to_vec()),
+                AttributeValueLocation::Pages(_) => {
+                    pages = Some((entry.value_bytes, entry.value_pages()))
+                }
             }
             false
         })?;
@@ -118,7 +117,6 @@ impl Store {
         Ok(Some(value))
     }
 
-    /// Whether `name` is there.
     pub(crate) fn has_attribute(
         &self,
         container: &Anode,
@@ -132,7 +130,6 @@ impl Store {
         Ok(is_there)
     }
 
-    /// Calls `each` with every name.
     pub(crate) fn attribute_names(
         &self,
         container: &Anode,
@@ -144,7 +141,6 @@ impl Store {
         })
     }
 
-    /// Calls `each` with every name, and how many bytes its value has.
     pub(crate) fn attribute_sizes(
         &self,
         container: &Anode,
@@ -161,14 +157,14 @@ impl Store {
         change: &Change<'_>,
         container: &Anode,
         name: AttributeName<'_>,
-    ) -> FsResult<Survey> {
-        let mut survey = Survey::default();
+    ) -> FsResult<AttributeSearch> {
+        let mut survey = AttributeSearch::default();
         self.each_entry_page(Some(change), container, &mut |number, bytes| {
             survey.taken.insert(number);
             for entry in page::entries(bytes) {
                 survey.taken.extend(entry.value_pages());
                 if entry.name == name {
-                    survey.found = Some(Found {
+                    survey.found = Some(AttributePosition {
                         number,
                         before: survey.chain.last().copied(),
                         value_bytes: entry.value_bytes,
@@ -182,7 +178,6 @@ impl Store {
         Ok(survey)
     }
 
-    /// Sets `name` to `value`, whether it is there or not.
     pub(crate) fn set_attribute(
         &self,
         change: &mut Change<'_>,
@@ -193,9 +188,14 @@ impl Store {
         let mut survey = self.survey(change, container, name)?;
         self.take_out(change, container, name, &mut survey)?;
         let value_at = if value.len() <= ENTRY_VALUE_BYTES_MAX {
-            ValueAt::Here(value)
+            AttributeValueLocation::Here(value)
         } else {
-            ValueAt::Pages(self.add_value(change, container, value, &mut survey.taken)?)
+            AttributeValueLocation::Pages(self.add_value(
+                change,
+                container,
+                value,
+                &mut survey.taken,
+            )?)
         };
         for &number in &survey.chain {
             if page::insert(edit(self, change, container, number)?, name, value.len(), value_at) {
@@ -215,7 +215,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes `name` out. Returns whether it was there.
+    /// Removes an attribute. Returns whether it existed.
     pub(crate) fn remove_attribute(
         &self,
         change: &mut Change<'_>,
@@ -228,7 +228,6 @@ impl Store {
         Ok(is_there)
     }
 
-    /// Whether no attribute is left.
     pub(crate) fn has_no_attributes(
         &self,
         change: &Change<'_>,
@@ -242,14 +241,13 @@ impl Store {
         Ok(is_empty)
     }
 
-    /// Takes the entry that the survey has found out, with its value pages, and its page if that
-    /// is empty then (AT1).
+    /// Removes the entry found, its value pages, and its page if empty (AT1).
     fn take_out(
         &self,
         change: &mut Change<'_>,
         container: &mut Anode,
         name: AttributeName<'_>,
-        survey: &mut Survey,
+        survey: &mut AttributeSearch,
     ) -> FsResult<()> {
         let Some(found) = survey.found.take() else { return Ok(()) };
         debug_assert!(found.value_pages.is_empty() || found.value_bytes > ENTRY_VALUE_BYTES_MAX);
@@ -271,7 +269,7 @@ impl Store {
         Ok(())
     }
 
-    /// Puts `value` into pages of its own; returns the number of the first.
+    /// Stores a value in pages. Returns the first number.
     fn add_value(
         &self,
         change: &mut Change<'_>,
@@ -303,8 +301,7 @@ fn missing(container: &Anode, number: u64) -> FsError {
     corrupt(DefectCode::XA004.found(what))
 }
 
-/// Returns the lowest number from which `count` are not taken, past page 0: that is the first entry
-/// page, which an empty container gets last.
+/// Returns the first of `count` adjacent free numbers. Page 0 is always an entry page.
 fn lowest_run(taken: &BTreeSet<u64>, count: u64) -> u64 {
     let mut first = 1;
     for &number in taken.range(first..) {

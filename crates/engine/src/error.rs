@@ -1,4 +1,4 @@
-//! What can go wrong with an operation on files, and what the caller should do.
+//! Errors of file operations, and the response to each.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use format::ids::PoolId;
 use format::page::{PageKind, PageOwner};
 use format::quota::QuotaKind;
 
-/// A file that an error is about, and which bytes of it.
+/// A file that an error concerns, and the bytes affected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePart {
-    /// The pool that it is in.
+    /// The pool of the file.
     pub pool: PoolId,
-    /// The name of the fileset or clone that it is in; none: it is not known.
+    /// Name of the fileset or snapshot, if known.
     pub fileset: Option<String>,
-    /// Its path there, as people are shown it.
+    /// The path in the fileset, for display.
     pub path: String,
-    /// The first byte and the last; none: the whole file, or it is not known.
+    /// The first and the last byte. `None` for the whole file, or if unknown.
     pub bytes: Option<(u64, u64)>,
 }
 
 impl FilePart {
-    /// Returns the first of the bytes.
+    /// Returns the first byte.
     #[must_use]
     pub fn first_byte(&self) -> Option<u64> {
         self.bytes.map(|(first, _)| first)
     }
 
-    /// Returns the last of the bytes.
+    /// Returns the last byte.
     #[must_use]
     pub fn last_byte(&self) -> Option<u64> {
         self.bytes.map(|(_, last)| last)
@@ -47,9 +47,8 @@ impl fmt::Display for FilePart {
     }
 }
 
-/// Logs something with the file that it is about, in fields of their own that are the same
-/// everywhere: whoever reads the log puts together what is told of one file. A macro, so that the
-/// log names the module that tells.
+/// Logs an event with its file, in the same separate fields everywhere. A macro, so that the event
+/// names the calling module.
 #[macro_export]
 macro_rules! log_of_file {
     ($level:ident, $file:expr, $($rest:tt)+) => {{
@@ -65,82 +64,81 @@ macro_rules! log_of_file {
     }};
 }
 
-/// Why an operation on files did not happen.
-///
-/// Each variant is one answer to a program. The POSIX number is [`FsError::errno`].
+/// The failure of a file operation: one variant for each distinct result.
+/// [`FsError::errno`] returns the POSIX number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FsError {
     /// No such name, or the file is gone.
     #[error("no such file or directory")]
     NotFound,
-    /// The name is there already.
+    /// The name exists.
     #[error("file exists")]
     Exists,
-    /// A directory was needed.
+    /// A directory is required.
     #[error("not a directory")]
     NotDirectory,
-    /// Anything but a directory was needed.
+    /// A file other than a directory is required.
     #[error("is a directory")]
     IsDirectory,
-    /// The directory still has names in it.
+    /// The directory has entries.
     #[error("directory not empty")]
     NotEmpty,
     /// A permission bit, or the sticky bit, forbids it.
     #[error("permission denied")]
     AccessDenied,
-    /// Only the owner, or the superuser, may do this.
+    /// Only the owner or the superuser may do this.
     #[error("operation not permitted")]
     NotPermitted,
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("invalid argument")]
     Invalid,
     /// A name of more than 255 bytes.
     #[error("file name too long")]
     NameTooLong,
-    /// Past the largest file.
+    /// Beyond the largest file size.
     #[error("file too large")]
     FileTooLarge,
     /// The pool is full. Deleting always works.
     #[error("no space left in the pool")]
     NoSpace,
-    /// The table of filesets has no room for one more: delete some.
+    /// The table of filesets is full: delete some.
     #[error(
-        "the pool has {most} filesets, clones and holds, as many as one may have: delete some first"
+        "the pool has {most} filesets, snapshots and holds, as many as one may have: delete some \
+         first"
     )]
     TooManyFilesets {
-        /// How many it may have.
+        /// The limit of the table.
         most: usize,
     },
-    /// 65,535 names already.
+    /// The file has 65,535 names, the maximum.
     #[error("too many links")]
     TooManyLinks,
-    /// The pool is mounted read-only, or turned so after a device failed.
+    /// The pool is mounted read-only, or became read-only after a device failure.
     #[error("read-only pool: {reason}")]
     ReadOnly {
-        /// Why, in words for the user.
+        /// The reason, for the user.
         reason: String,
     },
-    /// The handle names a file of an earlier generation, or a fileset that is not there.
+    /// The handle names an earlier generation of the file, or a fileset that does not exist.
     #[error("stale file handle")]
     Stale,
-    /// A limit of the user, the group, the project or the fileset is reached: free something of
-    /// theirs.
+    /// A limit of the user, group, project or fileset is reached: delete some of its files.
     #[error("disk quota exceeded")]
     QuotaExceeded,
     /// The two names are in different filesets: copy, then remove.
     #[error("the names are in different filesets")]
     CrossFileset,
-    /// What is asked for is being brought from far away: ask again in some seconds.
+    /// The data is being recalled from an archive: retry in some seconds.
     #[error("not here yet, try again later")]
     TryLater,
-    /// A clone never changes.
-    #[error("a clone is read-only")]
-    ReadOnlyClone,
-    /// A fileset of this name is there already: choose another.
+    /// Snapshots are read-only.
+    #[error("a snapshot is read-only")]
+    ReadOnlySnapshot,
+    /// A fileset of this name exists: choose another name.
     #[error("there is a fileset {name} already: choose another name")]
     FilesetExists {
-        /// Its name.
+        /// The name.
         name: String,
     },
     /// No fileset has this name.
@@ -149,45 +147,44 @@ pub enum FsError {
         /// The name.
         name: String,
     },
-    /// The fileset can't be changed so as long as something depends on it.
+    /// The fileset is in use by a dependent, which prevents this change.
     #[error("fileset {name}: {by}")]
     FilesetInUse {
-        /// Its name.
+        /// The name of the fileset.
         name: String,
-        /// What keeps it, in words for the user.
+        /// The dependent, for the user.
         by: String,
     },
-    /// A page that clones hold too must be copied first. Whoever starts changes sees to it and
-    /// tries again: no program is ever told.
-    #[error("a page that a clone holds must be copied first")]
+    /// A page shared with a snapshot must be copied first. Internal: the change is retried after
+    /// the copy.
+    #[error("a page that a snapshot holds must be copied first")]
     Shared {
-        /// What it holds.
+        /// The kind of the page.
         kind: PageKind,
-        /// Whose it is.
+        /// The owner of the page.
         owner: PageOwner,
     },
-    /// A user, a group or a project has no record yet, where they are counted. Whoever starts
-    /// changes adds it and tries again: no program is ever told.
+    /// A user, group or project lacks a quota record. Internal: the change is retried with one.
     #[error("a record of a quota must be added first")]
     Uncounted {
-        /// Of what kind the id is.
+        /// The kind of the id.
         kind: QuotaKind,
-        /// Whose it is.
+        /// The id.
         id: u32,
     },
-    /// The operation is not there on this kind of file.
+    /// The file does not support the operation.
     #[error("operation not supported")]
     NotSupported,
-    /// The attribute is not there.
+    /// No such attribute.
     #[error("no such attribute")]
     NoAttribute,
     /// The caller's buffer is too small.
     #[error("buffer too small")]
     Range,
-    /// Nothing of what was sought lies behind the offset.
+    /// No data, or no hole, after the offset.
     #[error("no such offset")]
     NoSuchOffset,
-    /// The value is larger than an attribute may be.
+    /// The value exceeds the limit of an attribute.
     #[error("argument list too long")]
     TooBig,
     /// A device failed.
@@ -195,24 +192,23 @@ pub enum FsError {
     Io {
         /// Device, range and cause.
         cause: String,
-        /// The file, where it is known.
+        /// The file, if known.
         file: Option<Box<FilePart>>,
     },
-    /// What a device returned is not what was written there. Run `holdfast check`.
+    /// A device returned other contents than were written. Run `holdfast check`.
     #[error("corrupt: {}{defect}", before(file))]
     Corrupt {
-        /// What is wrong, and where.
+        /// The kind and the place of the damage.
         defect: Box<Defect>,
-        /// The file, where it is known.
+        /// The file, if known.
         file: Option<Box<FilePart>>,
     },
 }
 
-/// The result of an operation on files.
+/// The result of a file operation.
 pub type FsResult<T> = Result<T, FsError>;
 
-/// A completion callback: called once with how an operation ended, by whatever thread learns it. It
-/// must not block.
+/// A completion callback: called once, on any thread. Must not block.
 pub type Completion = Box<dyn FnOnce(FsResult<()>) + Send>;
 
 impl From<Defect> for FsError {
@@ -221,27 +217,26 @@ impl From<Defect> for FsError {
     }
 }
 
-/// Returns what stands before the cause.
+/// Returns the start of an error message that names the file.
 fn before(file: &Option<Box<FilePart>>) -> String {
     file.as_ref().map_or_else(String::new, |file| format!("{file}: "))
 }
 
 impl FsError {
-    /// Returns a failure of a device.
+    /// Returns the error for a device failure.
     #[must_use]
     pub fn io(cause: impl Into<String>) -> FsError {
         FsError::Io { cause: cause.into(), file: None }
     }
 
-    /// Returns the file that it is about, where it is a failure of a device or damage and the file
-    /// is known.
+    /// Returns the file concerned, if it is known.
     #[must_use]
     pub fn file(&self) -> Option<&FilePart> {
         let (FsError::Io { file, .. } | FsError::Corrupt { file, .. }) = self else { return None };
         file.as_deref()
     }
 
-    /// Returns the error as one about `length_bytes` at `offset` of its file.
+    /// Adds the affected bytes to the error's file.
     pub(crate) fn in_bytes(mut self, offset: u64, length_bytes: usize) -> FsError {
         let length = u64::try_from(length_bytes).unwrap_or(u64::MAX);
         if let FsError::Io { file: Some(file), .. } | FsError::Corrupt { file: Some(file), .. } =
@@ -254,7 +249,7 @@ impl FsError {
         self
     }
 
-    /// Returns the number that Linux programs know it by (errno(3)).
+    /// Returns the Linux error number (errno(3)).
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -280,10 +275,10 @@ impl FsError {
             FsError::QuotaExceeded => 122,
             FsError::CrossFileset => 18,
             FsError::TryLater | FsError::Shared { .. } | FsError::Uncounted { .. } => 11,
-            FsError::ReadOnlyClone => 30,
+            FsError::ReadOnlySnapshot => 30,
             FsError::NotSupported => 95,
             FsError::Stale => 116,
-            // EUCLEAN, as ext4, XFS and btrfs answer for a damaged structure.
+            // EUCLEAN, as ext4, XFS and btrfs return for damaged structures.
             FsError::Corrupt { .. } => 117,
         }
     }

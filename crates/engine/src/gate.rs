@@ -1,22 +1,21 @@
-//! The gate of a fileset: who changes what is in it goes in, and a clone shuts it.
+//! The gate of a fileset: changes enter it, and the creation of a snapshot closes it.
 //!
-//! A change gets its number (its *epoch*) when it begins and reaches the tree when it ends; a write
-//! is accepted long before its block is in the map. A clone that takes the tree in between would
-//! have half of either. So it closes the gate and waits until nobody is inside (decision 0047).
+//! A change gets its number (its *epoch*) when it begins, and reaches the tree when it ends. A
+//! write is accepted long before its map update. A snapshot in between would contain half a change.
+//! So its creation closes the gate and waits until no change is inside (decision 0047).
 //!
 //! # Invariants
 //!
-//! - GT1: An epoch that stands in a page, a pointer or a generation of a fileset was given out
-//!   while its taker was inside; that of a sealed block was read under the lock of the open
-//!   segments.
-//! - GT2: Whoever has closed the gate is alone: no change of the fileset is open, and no block of
-//!   it is placed.
-//! - GT3: From the seal of the one who has closed the gate until it opens, no block of the
-//!   fileset is filling.
-//! - GT4: Nobody waits to enter while he holds a vnode, the fileset, a reservation or a turn;
-//!   nobody inside waits for the log, for space, for a checkpoint, or at a gate. Nor does anybody
-//!   wait with a reservation for another closer to open: that one may wait for the log. A debug
-//!   build counts what each thread has reserved ([`Reserves`]), and asserts so.
+//! - GT1: Each epoch in a page, pointer or generation of a fileset was assigned to a change inside
+//!   the gate. That of a sealed block was read under the lock of the open segments.
+//! - GT2: While the gate is closed and empty, only the thread that closed it works on the fileset:
+//!   no change is open, and no block is placed.
+//! - GT3: From the seal by the closing thread until the gate opens, no block of the fileset is
+//!   unsealed.
+//! - GT4: No thread waits to enter while it holds a vnode, a fileset, log credits or the turn in
+//!   `begin`. No thread inside waits for the log, for space, for a checkpoint or at a gate. No
+//!   thread with log credits waits for another's closing of a gate, which may itself wait for the
+//!   log. A debug build asserts this ([`LogCreditGuard`]).
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
@@ -27,83 +26,79 @@ use format::ids::Epoch;
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// Set while somebody closes the gate, or has.
+/// The gate is closed, or being closed.
 const CLOSED: u64 = 1;
-/// One of those inside.
+/// One change inside.
 const ONE: u64 = 2;
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// How many parts of the log the thread has reserved.
+    /// Number of this thread's [`LogCreditGuard`]s.
     static RESERVED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A part of the log that a thread has reserved: until this is dropped it waits at no gate (GT4).
-/// It stays with the thread.
+/// A thread's log credits. Until the drop the thread must not wait at a gate (GT4).
 #[derive(Debug)]
-pub(crate) struct Reserves(PhantomData<*const ()>);
+pub(crate) struct LogCreditGuard(PhantomData<*const ()>);
 
-impl Reserves {
-    pub(crate) fn new() -> Reserves {
+impl LogCreditGuard {
+    pub(crate) fn new() -> LogCreditGuard {
         #[cfg(debug_assertions)]
         RESERVED.with(|reserved| reserved.set(reserved.get() + 1));
-        Reserves(PhantomData)
+        LogCreditGuard(PhantomData)
     }
 }
 
 #[cfg(debug_assertions)]
-impl Drop for Reserves {
+impl Drop for LogCreditGuard {
     fn drop(&mut self) {
         RESERVED.with(|reserved| reserved.set(reserved.get() - 1));
     }
 }
 
-/// GT4: who may wait at a gate has nothing reserved, whether he has to wait now or not.
+/// Asserts that this thread has no log credits (GT4), even if no wait follows.
 #[track_caller]
 fn assert_nothing_reserved() {
     #[cfg(debug_assertions)]
     RESERVED.with(|reserved| {
         if runtime::sync::SHARES_ONE_THREAD {
-            // What it has reserved is anybody's.
+            // Simulated threads share one thread, so the count is not per thread.
             return;
         }
         assert_eq!(reserved.get(), 0, "whoever waits at a gate has a part of the log reserved");
     });
 }
 
-/// The gate of one fileset.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    /// How many are inside, and whether it is closed.
+pub(crate) struct FilesetGate {
+    /// [`CLOSED`], plus [`ONE`] for each change inside.
     word: AtomicU64,
-    /// What was born in this epoch or before it, clones hold too. Changed while it is closed.
+    /// Snapshots share everything born in this epoch or before. Changed only while closed.
     shared_epoch: AtomicU64,
-    /// Held for a moment by whoever looks before he waits, and by whoever ends a wait.
+    /// Held by waiters while they test `word`, and by notifiers, so that no wake-up is lost.
     waiting: Mutex<()>,
     opened: Condvar,
     left: Condvar,
 }
 
-/// Somebody inside; he leaves when this is dropped.
+/// A change inside the gate, until the drop.
 #[derive(Debug)]
-pub(crate) struct Inside<'g>(&'g Gate);
+pub(crate) struct GateGuard<'g>(&'g FilesetGate);
 
-/// A closed gate with nobody inside; it opens when this is dropped.
+/// A closed and empty gate. Opens at the drop.
 #[derive(Debug)]
-pub(crate) struct Closed<'g>(&'g Gate);
+pub(crate) struct ClosedGate<'g>(&'g FilesetGate);
 
-impl Closed<'_> {
-    /// From now on clones hold what was born in `epoch` or before it.
+impl ClosedGate<'_> {
+    /// Declares everything born in `epoch` or before as shared with snapshots.
     pub(crate) fn share(&self, epoch: Epoch) {
         self.0.shared_epoch.store(epoch.0, Ordering::Release);
     }
 }
 
-impl Gate {
-    /// Returns the open gate of a fileset of which clones hold what was born in `shared_epoch` or
-    /// before it.
-    pub(crate) fn new(shared_epoch: Epoch) -> Gate {
-        Gate {
+impl FilesetGate {
+    pub(crate) fn new(shared_epoch: Epoch) -> FilesetGate {
+        FilesetGate {
             word: AtomicU64::new(0),
             shared_epoch: AtomicU64::new(shared_epoch.0),
             waiting: Mutex::new(()),
@@ -112,21 +107,21 @@ impl Gate {
         }
     }
 
-    /// Returns the epoch up to which what was born belongs to clones, too; 0: nothing does. It
-    /// stays as it is for whoever is inside.
+    /// Returns the last epoch shared with snapshots, 0 without any. Constant while the caller is
+    /// inside.
     pub(crate) fn shared_epoch(&self) -> Epoch {
         Epoch(self.shared_epoch.load(Ordering::Acquire))
     }
 
-    /// Goes in, unless it is closed. Waits for nobody.
-    pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
+    /// Enters, unless the gate is closed. Does not wait.
+    pub(crate) fn try_enter(&self) -> Option<GateGuard<'_>> {
         let enter = |word: u64| (word & CLOSED == 0).then_some(word + ONE);
         let entered = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter);
-        entered.is_ok().then(|| Inside(self))
+        entered.is_ok().then(|| GateGuard(self))
     }
 
-    /// Goes in, once it is open. Called with no lock held (GT4).
-    pub(crate) fn enter(&self) -> Inside<'_> {
+    /// Enters, once the gate is open. Called without locks (GT4).
+    pub(crate) fn enter(&self) -> GateGuard<'_> {
         assert_nothing_reserved();
         loop {
             if let Some(inside) = self.try_enter() {
@@ -136,8 +131,7 @@ impl Gate {
         }
     }
 
-    /// Waits until it is open, for as long as the one who has closed it works. Called with no lock
-    /// held (GT4).
+    /// Waits until the gate is open. Called without locks (GT4).
     pub(crate) fn wait_until_open(&self) {
         assert_nothing_reserved();
         let mut waiting = self.waiting.lock();
@@ -146,21 +140,21 @@ impl Gate {
         }
     }
 
-    /// As [`Gate::new`], but closed: whoever calls [`Gate::take`] opens it.
-    pub(crate) fn new_closed(shared_epoch: Epoch) -> Gate {
-        let gate = Gate::new(shared_epoch);
+    /// Returns a closed gate, to be opened through [`FilesetGate::take`].
+    pub(crate) fn new_closed(shared_epoch: Epoch) -> FilesetGate {
+        let gate = FilesetGate::new(shared_epoch);
         gate.word.store(CLOSED, Ordering::Release);
         gate
     }
 
-    /// Takes over a gate that was closed from the start. Called once.
-    pub(crate) fn take(&self) -> Closed<'_> {
-        Closed(self)
+    /// Returns the guard of a gate that was created closed. Called once.
+    pub(crate) fn take(&self) -> ClosedGate<'_> {
+        ClosedGate(self)
     }
 
-    /// Closes it, and waits until nobody is inside. A second closer waits until the first has
-    /// opened. Called with no part of the log reserved (GT4).
-    pub(crate) fn close(&self) -> Closed<'_> {
+    /// Closes the gate, and waits until no change is inside. Several closers take turns. Called
+    /// without log credits (GT4).
+    pub(crate) fn close(&self) -> ClosedGate<'_> {
         assert_nothing_reserved();
         let mut waiting = self.waiting.lock();
         while self.word.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0 {
@@ -169,34 +163,34 @@ impl Gate {
         self.alone(&mut waiting)
     }
 
-    /// As [`Gate::close`], for whoever has a part of the log reserved; `None`: somebody else has
-    /// closed it, and may wait for that part. Waits for nobody but those inside.
-    pub(crate) fn try_close(&self) -> Option<Closed<'_>> {
+    /// Closes the gate for a caller with log credits. `None` if it is closed, because the thread
+    /// that closed it may wait for these credits. Waits only for changes inside.
+    pub(crate) fn try_close(&self) -> Option<ClosedGate<'_>> {
         let mut waiting = self.waiting.lock();
         let is_closed = self.word.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0;
         (!is_closed).then(|| self.alone(&mut waiting))
     }
 
-    fn alone(&self, waiting: &mut MutexGuard<'_, ()>) -> Closed<'_> {
+    fn alone(&self, waiting: &mut MutexGuard<'_, ()>) -> ClosedGate<'_> {
         while self.word.load(Ordering::Acquire) != CLOSED {
             self.left.wait(waiting);
         }
-        Closed(self)
+        ClosedGate(self)
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
         let before = self.0.word.fetch_sub(ONE, Ordering::AcqRel);
         if before == CLOSED + ONE {
-            // The closer looks and begins to wait under this lock: he misses no call.
+            // The closing thread tests `word` under this lock, so it misses no wake-up.
             let _waiting = self.0.waiting.lock();
             self.0.left.notify_all();
         }
     }
 }
 
-impl Drop for Closed<'_> {
+impl Drop for ClosedGate<'_> {
     fn drop(&mut self) {
         let _waiting = self.0.waiting.lock();
         self.0.word.fetch_and(!CLOSED, Ordering::AcqRel);
@@ -212,7 +206,7 @@ mod tests {
 
     #[test]
     fn who_closes_waits_for_those_inside_and_keeps_others_out() {
-        let gate = Gate::new(Epoch(0));
+        let gate = FilesetGate::new(Epoch(0));
         let is_left = AtomicBool::new(false);
         let inside = gate.enter();
         std::thread::scope(|scope| {
@@ -234,7 +228,7 @@ mod tests {
 
     #[test]
     fn many_who_enter_and_close_are_never_inside_together() {
-        let gate = Gate::new(Epoch(0));
+        let gate = FilesetGate::new(Epoch(0));
         let (inside, closed) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {

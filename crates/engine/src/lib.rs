@@ -1,46 +1,57 @@
 //! The file system, from buffers to vnode operations.
 //!
 //! Layers, lowest first: `convert`, `error`, `sync`, `gate`, `usage`, `buffer`, `journal`, `alloc`,
-//! `store`, `container`, `segment`, `dir`, `attributes`, `fileset`, `stream`, `vnode`, `jobs`,
-//! `pool`. A file uses only what comes before it in this list.
+//! `store`, `container`, `segment`, `dir`, `attributes`, `fileset_table`, `stream`, `api`, `file`,
+//! `fileset`, `relocate`, `transfer`, `jobs`,
+//! `pool`. A file uses only layers before its own in this list.
 
 mod convert;
 pub mod error;
 mod sync;
 
 pub mod alloc;
+pub mod api;
 mod attributes;
 mod buffer;
 mod container;
 mod dir;
+mod file;
 mod fileset;
+mod fileset_table;
 mod gate;
 mod jobs;
 mod journal;
 mod pool;
+mod relocate;
 mod segment;
 mod store;
 mod stream;
+mod transfer;
 mod usage;
-pub mod vnode;
 
 pub use alloc::{PlacementError, Shortage, SpaceCounts};
 pub use buffer::{CacheCounts, LsnCounts};
+pub use file::FilesOptions;
+pub use file::attr::DIRTY_FILES_MAX;
+pub use file::fullness::{Fullness, Heaviest, HeavySnapshot};
+pub use file::open_filesets::NewFileset;
+pub use file::write::PENDING_BYTES_MAX;
+pub use fileset::clone::RestoreReport;
+pub use fileset::properties::FilesetChange;
+pub use fileset::snapshot::QuiescedFilesets;
 pub use jobs::{
-    CleanerCounts, CleanerGauge, DiscardCounts, DiscardOn, DiscardOptions, JobProgress, JobStatus,
-    Pace, Percent, RebuildReport, ScrubError, ScrubReport, TrimError, TrimReport,
+    CleanerCounts, CleanerGauge, DiscardCounts, DiscardOptions, DiscardScope, JobProgress,
+    JobStatus, Pace, Percent, RebuildReport, ScrubError, ScrubReport, TrimError, TrimReport,
 };
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{
-    CreateOptions, DiskGroupError, DiskGroupStatus, FilesetInfo, Fronts, GroupPlan, Layouts,
-    MemberStatus, Move, MoveError, MoveHow, MoveStep, NewDiskGroup, OpenError, OpenOptions,
-    PAUSE_NS_MAX, Pipe, Pool, PoolStatus, QuotaAccount, QuotaInfo, QuotaLimitsChange,
-    QuotaProgress, SpareStatus,
+    DiskGroupError, DiskGroupStatus, FilesetInfo, Fronts, GroupPlan, Layouts, MemberStatus, Move,
+    MoveError, MoveServices, MoveStep, NewDiskGroup, PAUSE_NS_MAX, Pipe, Pool, PoolCreateOptions,
+    PoolDevices, PoolFilesets, PoolOpenError, PoolOpenOptions, PoolStatus, QuotaAccount, QuotaInfo,
+    QuotaLimitsChange, QuotaProgress, SpareStatus,
 };
+pub use relocate::pages::PageMoveReport;
 pub use segment::{ReadaheadCounts, SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
 pub use stream::{ReceiveError, ResumeToken, SendError, TokenError};
-pub use vnode::{
-    Became, DIFF_RANGES_MAX, DIRTY_FILES_MAX, Difference, FilesOptions, FilesetChange, Fullness,
-    Heaviest, HeavyClone, NewFileset, PENDING_BYTES_MAX, PagesMoved, ReceiveFailure, Received,
-    Restored, Still,
-};
+pub use transfer::diff::{DIFF_RANGES_MAX, Difference, DifferenceKind};
+pub use transfer::receive::{ReceiveFailure, Received};

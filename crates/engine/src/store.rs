@@ -1,4 +1,4 @@
-//! What every layer above the allocator works with: pages, places and changes to them.
+//! Pages, places, and changes to them, for the layers above the allocator.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use std::sync::Arc;
 use format::bitmap;
 use format::defect::DefectCode;
 use format::geometry::Geometry;
-use format::ids::{AnodeNo, EPOCH_MAX, Epoch, FilesetId, Lsn, Place, PoolId};
+use format::ids::{AnodeNo, Epoch, FilesetId, Lsn, Place, PoolId};
 use format::page::{
     BIRTH_OFFSET, PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner, birth_of,
 };
 use runtime::clock::{Clock, Timestamp};
-use runtime::planted::{self, Planted};
+use runtime::{if_planted, planted, unless_planted};
 use storage::volume::Volume;
 
 use crate::alloc::{Allocator, Extent, Ledger};
 use crate::buffer::{Cache, PageRef, corrupt, page_of};
 use crate::error::{FsError, FsResult};
-use crate::gate::{Gate, Inside};
-use crate::journal::{Applied, Journal, Own, OwnRange, Reservation, Tx};
-use crate::usage::{Account, Asker, Owners, Usage};
+use crate::gate::{FilesetGate, GateGuard};
+use crate::journal::{AppliedTx, Journal, LogCredits, Tx, TxPage, TxPageRange};
+use crate::usage::{Account, OwnerAccounts, SpaceRequest, Usage};
 
-/// Of the pages that a transaction may move: those of two names, and of the anodes of two
-/// directories.
+/// Moves that page splits leave to the end of a transaction: pages of two names, and of the anodes
+/// of two directories.
 const MOVES_KEPT: usize = 4;
-/// Refuses to change a page that clones hold too: what was born in `shared_epoch` or before it.
+/// Refuses to edit a page shared with snapshots: born in `shared_epoch` or before.
 fn check_own(
     shared_epoch: Epoch,
     page: &PageBytes,
@@ -32,22 +32,16 @@ fn check_own(
     owner: PageOwner,
 ) -> FsResult<()> {
     let is_pools_own = owner.fileset == FilesetId(0);
-    let is_planted = if kind == PageKind::AnodeMap {
-        planted::is(Planted::SharedBitSet)
-    } else {
-        planted::is(Planted::SharedPageEdited)
-    };
     let is_own = shared_epoch == Epoch(0) || birth_of(page) > shared_epoch;
-    if is_own || is_pools_own || is_planted {
+    if is_own || is_pools_own || planted!(SharedPageEdited) {
         return Ok(());
     }
     Err(FsError::Shared { kind, owner })
 }
 
-/// Byte of a page's header that holds its kind.
 const KIND_OFFSET: usize = 18;
 
-/// The pool, as the layers of files see it.
+/// The pool, for the layers of files.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) volume: Volume,
@@ -57,62 +51,61 @@ pub(crate) struct Store {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-/// A page as somebody sees it: a transaction's own version, or everyone's.
-pub(crate) enum View<'a> {
-    /// The version of a transaction that has not ended.
+/// A page as seen by a transaction, or by all.
+pub(crate) enum PageView<'a> {
+    /// The version with the edits of an open transaction.
     Own(&'a PageBytes),
-    /// The version in memory.
+    /// The version in the cache.
     Shared(PageRef),
 }
 
-impl Deref for View<'_> {
+impl Deref for PageView<'_> {
     type Target = PageBytes;
 
     fn deref(&self) -> &PageBytes {
         match self {
-            View::Own(bytes) => bytes,
-            View::Shared(bytes) => page_of(bytes),
+            PageView::Own(bytes) => bytes,
+            PageView::Shared(bytes) => page_of(bytes),
         }
     }
 }
 
-/// What a change does to what its fileset references, in fragments.
+/// The effect of a change on the fileset's references, in fragments.
 #[derive(Debug)]
-struct Counted {
+struct UsageChange {
     usage: Arc<Usage>,
     change: i64,
-    /// What was accepted, and is installed.
+    /// Fragments of the mapped blocks that were counted as accepted.
     accepted: u64,
-    /// The same of users, groups and projects, where they are counted.
-    owners: Vec<OwnerCounted>,
+    /// The effect on users, groups and projects, if they are counted.
+    owners: Vec<OwnerUsageChange>,
 }
 
-/// What a change does to what a user, a group or a project has: fragments, and inodes.
+/// The effect of a change on one account: fragments, and inodes.
 #[derive(Debug)]
-struct OwnerCounted {
+struct OwnerUsageChange {
     account: Arc<Account>,
     change: [i64; 2],
-    /// Blocks that waited, and are installed.
+    /// Fragments of the mapped blocks that were counted as accepted.
     accepted: u64,
-    /// What this change was let in with.
+    /// Fragments and inodes that [`Change::admit`] has accepted.
     admitted: [u64; 2],
 }
 
-impl Counted {
-    fn owner(&mut self, account: &Arc<Account>) -> &mut OwnerCounted {
+impl UsageChange {
+    fn owner(&mut self, account: &Arc<Account>) -> &mut OwnerUsageChange {
         let known = self.owners.iter().position(|it| Arc::ptr_eq(&it.account, account));
         let index = known.unwrap_or_else(|| {
             let account = Arc::clone(account);
             let (change, admitted) = ([0; 2], [0; 2]);
-            self.owners.push(OwnerCounted { account, change, accepted: 0, admitted });
+            self.owners.push(OwnerUsageChange { account, change, accepted: 0, admitted });
             self.owners.len() - 1
         });
         &mut self.owners[index]
     }
 
-    /// Holds what each of them gets against his limits; after an error nobody has more.
     #[cold]
-    fn admit_owners(&mut self, asker: Asker) -> FsResult<()> {
+    fn admit_owners(&mut self, asker: SpaceRequest) -> FsResult<()> {
         for owner in &mut self.owners {
             let more = |change: i64| u64::try_from(change).unwrap_or(0);
             let fragments = more(owner.change[0]).saturating_sub(owner.accepted);
@@ -123,7 +116,7 @@ impl Counted {
         Ok(())
     }
 
-    /// The change is given up: what it was let in with is nobody's.
+    /// Gives back the admitted fragments and inodes of an undone change.
     fn give_back(&self) {
         for owner in &self.owners {
             owner.account.give_back(owner.admitted[0], owner.admitted[1]);
@@ -131,18 +124,15 @@ impl Counted {
     }
 }
 
-/// Room for changes to come, which its holder begins without waiting. What is left of it is given
-/// back when it is dropped.
+/// Log credits for changes that must begin without waiting. The drop returns the rest.
 #[derive(Debug)]
-pub(crate) struct Pot<'s>(Change<'s>);
+pub(crate) struct ReservedLogCredits<'s>(Change<'s>);
 
-impl<'s> Pot<'s> {
-    /// Starts a change of the fileset whose gate the caller keeps closed, and of which clones hold
-    /// what was born in `shared_epoch` or before it. `None`: not so much room
-    /// is left.
+impl<'s> ReservedLogCredits<'s> {
+    /// Starts a change of a fileset with a closed gate. `None` if the credits do not suffice.
     pub(crate) fn begin(
         &mut self,
-        reservation: Reservation,
+        reservation: LogCredits,
         shared_epoch: Epoch,
     ) -> Option<Change<'s>> {
         let store = self.0.store;
@@ -151,23 +141,21 @@ impl<'s> Pot<'s> {
     }
 }
 
-/// A transaction with what it takes from and gives back to the allocator. Dropped before its end,
-/// it was never there.
+/// A transaction, with its allocations and frees. Undone if dropped before `end`.
 #[derive(Debug)]
 pub(crate) struct Change<'s> {
     store: &'s Store,
     tx: Option<Tx>,
     ledger: Ledger,
-    /// Metadata is placed near this.
+    /// Preferred place of new metadata.
     pub(crate) near: Place,
-    /// Pages that go home together with the anode that leads to them, by its number.
+    /// Pages to be written back together with an anode, by its number.
     with_anode: Vec<(AnodeNo, Place)>,
-    /// What was born in this epoch or before it, clones of its fileset hold too; 0: nothing.
+    /// Snapshots share everything born in this epoch or before; 0 without any.
     shared_epoch: Epoch,
-    /// What it does to what its fileset references.
-    counted: Option<Counted>,
-    /// It is inside the gate of its fileset until it has ended or was given up.
-    _inside: Option<Inside<'s>>,
+    counted: Option<UsageChange>,
+    /// Inside the gate of its fileset until its end.
+    _inside: Option<GateGuard<'s>>,
 }
 
 impl Store {
@@ -183,25 +171,24 @@ impl Store {
         self.clock.now()
     }
 
-    /// Returns who asks for room now.
-    pub(crate) fn asker(&self, is_privileged: bool) -> Asker {
+    pub(crate) fn asker(&self, is_privileged: bool) -> SpaceRequest {
         let now = u64::try_from(self.now().seconds).unwrap_or(0);
-        Asker { may_be_refused: !is_privileged, now }
+        SpaceRequest { may_be_refused: !is_privileged, now }
     }
 
-    /// Starts a change of the pool's own, or of a fileset that nobody can reach. Called with no
-    /// lock held.
-    pub(crate) fn begin_pool(&self, reservation: Reservation) -> FsResult<Change<'_>> {
+    /// Starts a change of the pool's structures, or of a fileset out of others' reach. Called
+    /// without locks.
+    pub(crate) fn begin_pool(&self, reservation: LogCredits) -> FsResult<Change<'_>> {
         let tx = self.journal.begin(reservation)?;
         Ok(Change::new(self, tx, None, Epoch(0)))
     }
 
-    /// Starts a change of the fileset that has `gate`, which it enters before it gets its epoch
-    /// (GT1). Called with no lock held.
+    /// Starts a change of the fileset with `gate`, entered before the epoch is assigned (GT1).
+    /// Called without locks.
     pub(crate) fn begin_in<'s>(
         &'s self,
-        gate: &'s Gate,
-        reservation: Reservation,
+        gate: &'s FilesetGate,
+        reservation: LogCredits,
     ) -> FsResult<Change<'s>> {
         loop {
             let mut inside = None;
@@ -217,13 +204,13 @@ impl Store {
         }
     }
 
-    /// Starts a change of pages of several filesets, clones' too, whose places alone it changes. It
-    /// enters all `gates` before it gets its epoch, or none: `None`. Called with no lock held.
+    /// Starts a change of block places in several filesets and snapshots. Enters all `gates` before
+    /// the epoch is assigned; `None` if one is closed. Called without locks.
     pub(crate) fn begin_inside<'s>(
         &'s self,
-        gates: &[&'s Gate],
-        reservation: Reservation,
-    ) -> FsResult<Option<(Change<'s>, Vec<Inside<'s>>)>> {
+        gates: &[&'s FilesetGate],
+        reservation: LogCredits,
+    ) -> FsResult<Option<(Change<'s>, Vec<GateGuard<'s>>)>> {
         let mut inside = Vec::with_capacity(gates.len());
         let mut enter = || {
             inside.clear();
@@ -234,32 +221,32 @@ impl Store {
         Ok(tx.map(|tx| (Change::new(self, tx, None, Epoch(0)), inside)))
     }
 
-    /// Reserves room for `count` large changes and a small one, for whoever must not wait once he
-    /// has begun; fewer, if so much is not to be had. Called with no lock held.
-    pub(crate) fn fill_pot(&self, count: usize) -> FsResult<Pot<'_>> {
-        let count = count.min(self.journal.at_once(Reservation::LARGE));
-        let all = Reservation::LARGE.times_and(count, Reservation::SMALL);
-        self.begin_pool(all).map(Pot)
+    /// Reserves log credits for a small change and up to `count` large ones, which then begin
+    /// without waiting. Called without locks.
+    pub(crate) fn fill_pot(&self, count: usize) -> FsResult<ReservedLogCredits<'_>> {
+        let count = count.min(self.journal.at_once(LogCredits::LARGE));
+        let all = LogCredits::LARGE.times_and(count, LogCredits::SMALL);
+        self.begin_pool(all).map(ReservedLogCredits)
     }
 
-    /// Returns a page as `change` sees it, or as everyone does.
+    /// Returns a page as seen by `change`.
     pub(crate) fn view<'a>(
         &self,
         change: Option<&'a Change<'_>>,
         place: Place,
         kind: PageKind,
         owner: PageOwner,
-    ) -> FsResult<View<'a>> {
+    ) -> FsResult<PageView<'a>> {
         match change.and_then(|change| change.tx().view(place)) {
-            Some(Own::Whole(bytes)) => return Ok(View::Own(bytes)),
-            Some(Own::Patched(bytes)) => return Ok(View::Shared(bytes)),
+            Some(TxPage::Whole(bytes)) => return Ok(PageView::Own(bytes)),
+            Some(TxPage::Patched(bytes)) => return Ok(PageView::Shared(bytes)),
             None => {}
         }
-        Ok(View::Shared(self.cache.bytes(place, kind, owner)?))
+        Ok(PageView::Shared(self.cache.bytes(place, kind, owner)?))
     }
 
-    /// Calls `look` with `range` of a page as `change` sees it, or as everyone does. Cheaper than
-    /// [`Store::view`] where the change has other bytes of the page, for it copies none.
+    /// Reads a range of a page as seen by `change`. Cheaper than [`Store::view`], as no copy is
+    /// made.
     pub(crate) fn peek<R>(
         &self,
         change: Option<&Change<'_>>,
@@ -267,10 +254,10 @@ impl Store {
         range: Range<usize>,
         look: impl FnOnce(&[u8]) -> R,
     ) -> FsResult<R> {
-        match change.map_or(OwnRange::Nothing, |change| change.tx().peek(place, &range)) {
-            OwnRange::All(own) => Ok(look(own)),
-            OwnRange::Part => Ok(look(&self.view(change, place, kind, owner)?[range])),
-            OwnRange::Nothing => Ok(look(&self.cache.bytes(place, kind, owner)?[range])),
+        match change.map_or(TxPageRange::Nothing, |change| change.tx().peek(place, &range)) {
+            TxPageRange::All(own) => Ok(look(own)),
+            TxPageRange::Part => Ok(look(&self.view(change, place, kind, owner)?[range])),
+            TxPageRange::Nothing => Ok(look(&self.cache.bytes(place, kind, owner)?[range])),
         }
     }
 }
@@ -279,7 +266,7 @@ impl<'s> Change<'s> {
     fn new(
         store: &'s Store,
         tx: Tx,
-        inside: Option<Inside<'s>>,
+        inside: Option<GateGuard<'s>>,
         shared_epoch: Epoch,
     ) -> Change<'s> {
         Change {
@@ -304,9 +291,9 @@ impl Change<'_> {
         self.tx.as_mut().expect("a change has its transaction until its end")
     }
 
-    /// Content of page `source` moves to pages that `path`, or the anode of `number` at its top,
-    /// leads to: they go home together, for neither may be seen without the other. Returns whether
-    /// the transaction may move so much.
+    /// Notes that content moves from page `source` to pages on `path`, and that the anode `number`
+    /// changes with it. All are written back together, because the names must not be lost or
+    /// doubled. Returns false beyond the transaction's limit.
     #[must_use]
     pub(crate) fn moves_on_path(&mut self, number: AnodeNo, source: Place, path: &[Place]) -> bool {
         let mut places = vec![source];
@@ -318,8 +305,8 @@ impl Change<'_> {
         is_allowed
     }
 
-    /// The anode of `number` is written to the page at `place`. Returns whether the transaction may
-    /// move so much.
+    /// Notes the page of an anode that earlier moves named. Returns false beyond the transaction's
+    /// limit.
     #[must_use]
     pub(crate) fn anode_is_at(&mut self, number: AnodeNo, place: Place) -> bool {
         let mut places: Vec<Place> = Vec::new();
@@ -335,17 +322,14 @@ impl Change<'_> {
         self.tx_mut().moves_among(&places, 0)
     }
 
-    /// Number of the transaction.
     pub(crate) fn epoch(&self) -> Epoch {
         self.tx().epoch
     }
 
-    /// How many pages the transaction touches so far.
     pub(crate) fn page_count(&self) -> usize {
         self.tx().page_count()
     }
 
-    /// Returns the page at `place`, to change.
     pub(crate) fn edit(
         &mut self,
         place: Place,
@@ -356,16 +340,15 @@ impl Change<'_> {
         Ok(bytes.first_chunk_mut().expect("it is a page"))
     }
 
-    /// What is changed of the page at `place` from now on is changed in one piece, if some of it is
-    /// changed already: what lies apart in a page counts by itself otherwise.
+    /// Treats a page as one edited range, which avoids the cost of many separate edits.
     pub(crate) fn take_whole(&mut self, place: Place) {
         if let Some(tx) = self.tx.as_mut() {
             let _ = tx.own_range(place, &(0..PAGE_BYTES));
         }
     }
 
-    /// Returns `range` of the page at `place`, whole words, to change: cheaper than the whole page,
-    /// which is copied, and compared at the end.
+    /// Returns a range of whole words for editing. Cheaper than editing the page, which is copied
+    /// and compared as a whole.
     pub(crate) fn edit_range(
         &mut self,
         place: Place,
@@ -388,7 +371,6 @@ impl Change<'_> {
         Ok(tx.add_edit(page, range))
     }
 
-    /// Whether clones hold the page at `place` too.
     pub(crate) fn is_shared(
         &self,
         place: Place,
@@ -402,7 +384,6 @@ impl Change<'_> {
         Ok(check_own(self.shared_epoch, page_of(&bytes), kind, owner).is_err())
     }
 
-    /// Sets or clears a bit of a bitmap page of the fileset.
     pub(crate) fn set_bit(
         &mut self,
         place: Place,
@@ -421,18 +402,14 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Returns the epoch up to which blocks belong to clones of the fileset, too: what it gives up
-    /// of them is not freed.
+    /// Returns the last epoch shared with snapshots: its blocks are not freed.
     pub(crate) fn shared_epoch(&self) -> Epoch {
-        if planted::is(Planted::SharedBlockFreed) {
-            return Epoch(0);
-        }
-        let is_kept = planted::is(Planted::OwnBlockKept) && self.shared_epoch > Epoch(0);
-        if is_kept { Epoch(EPOCH_MAX) } else { self.shared_epoch }
+        if_planted!(SharedBlockFreed, return Epoch(0));
+        self.shared_epoch
     }
 
-    /// Makes a copy of the page at `place`, which clones hold too, for the fileset itself; returns
-    /// its place. The caller points there who pointed to the old one.
+    /// Copies a shared page (copy-on-write). Returns the place of the copy, to which the caller
+    /// redirects the pointer.
     pub(crate) fn copy_page(
         &mut self,
         place: Place,
@@ -444,17 +421,16 @@ impl Change<'_> {
         let birth = self.epoch();
         let copy = self.add_copy(page_of(&bytes), kind, owner, birth)?;
         if buffer.class() != 0 {
-            // CRASH: what an open class has put into the old page is in the copy: a crash keeps
-            // both or neither. A change of nothing makes the transaction part of that class.
+            // CRASH: the copy contains edits of an open class. An empty edit of the old page joins
+            // that class, so that a crash keeps both or neither.
             self.tx_mut().add_u64(&buffer, BIRTH_OFFSET, 0);
         }
         Ok(copy)
     }
 
-    /// Moves the page at `place` elsewhere, as it is, its birth too (MV1); returns where. The
-    /// caller points there wherever somebody pointed to the old place, and then says that it was
-    /// left ([`Cache::leave`]). No tombstone stays in it: what leads there may be at home for
-    /// longer than the copy is.
+    /// Moves a page unchanged, and keeps its birth (MV1). The caller redirects all pointers, then
+    /// calls [`Cache::leave`]. The old page gets no tombstone, because a durable pointer may still
+    /// lead to it.
     pub(crate) fn move_page(
         &mut self,
         place: Place,
@@ -462,13 +438,11 @@ impl Change<'_> {
         owner: PageOwner,
     ) -> FsResult<Place> {
         let (buffer, _) = self.store.cache.page_with_bytes(place, kind, owner)?;
-        // What leads elsewhere below it this change may have moved.
+        // This change may have redirected pointers in the page.
         let bytes: PageBytes = *self.store.view(Some(self), place, kind, owner)?;
-        let is_planted = planted::is(Planted::PageMoveTakesNewBirth);
-        let birth = if is_planted { self.epoch() } else { birth_of(&bytes) };
-        let copy = self.add_copy(&bytes, kind, owner, birth)?;
+        let copy = self.add_copy(&bytes, kind, owner, birth_of(&bytes))?;
         if buffer.class() != 0 {
-            // CRASH: as for a copy.
+            // CRASH: joins the class of the edits in the page, as `copy_page` does.
             self.tx_mut().add_u64(&buffer, BIRTH_OFFSET, 0);
         }
         let fragments = self.store.geometry().page_fragments();
@@ -476,7 +450,6 @@ impl Change<'_> {
         Ok(copy)
     }
 
-    /// Makes a page that holds what another does.
     fn add_copy(
         &mut self,
         bytes: &PageBytes,
@@ -496,15 +469,13 @@ impl Change<'_> {
         Ok(copy)
     }
 
-    /// Changes nothing of a page, but belongs to the class that has changed it last, and so does
-    /// whoever changes it next.
+    /// Joins the class of the page's last change, without an edit.
     pub(crate) fn note(&mut self, place: Place, kind: PageKind, owner: PageOwner) -> FsResult<()> {
         let (buffer, _) = self.store.cache.page_with_bytes(place, kind, owner)?;
         self.tx_mut().add_u64(&buffer, BIRTH_OFFSET, 0);
         Ok(())
     }
 
-    /// Makes a new page of `kind` for `owner`; returns its place.
     pub(crate) fn add_page(&mut self, kind: PageKind, owner: PageOwner) -> FsResult<Place> {
         let near = self.near;
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
@@ -518,8 +489,7 @@ impl Change<'_> {
         Ok(place)
     }
 
-    /// Gives a page up: a tombstone stays in its place until that is used again. One that clones
-    /// hold stays theirs.
+    /// Frees a page, with a tombstone until its reuse. Does not change a shared page.
     pub(crate) fn free_page(
         &mut self,
         place: Place,
@@ -535,7 +505,6 @@ impl Change<'_> {
         self.free(&[Extent { place, fragments }])
     }
 
-    /// Gives fragments back.
     pub(crate) fn free(&mut self, extents: &[Extent]) -> FsResult<()> {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
         self.store.alloc.free(tx, &mut self.ledger, extents)
@@ -547,31 +516,28 @@ impl Change<'_> {
         self.store.alloc.install(tx, &mut self.ledger, extents)
     }
 
-    /// Keeps fragments for a block that the file has not stored.
     pub(crate) fn reserve(&mut self, fragments: u32) {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
         self.store.alloc.reserve(tx, &mut self.ledger, fragments);
     }
 
-    /// Gives up what was reserved: the block is stored, or gone.
     pub(crate) fn unreserve(&mut self, fragments: u32) {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
         self.store.alloc.unreserve(tx, &mut self.ledger, fragments);
     }
 
-    /// Adds to the pool's count of bytes that filesets have reserved.
     pub(crate) fn count_reservations(&mut self, delta: i64) {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
         self.store.alloc.count_reservations(tx, delta);
     }
 
-    /// Adds to the pool's count of anodes in use.
     pub(crate) fn count_anodes(&mut self, delta: i64) {
         let tx = self.tx.as_mut().expect("a change has its transaction until its end");
         self.store.alloc.count_anodes(tx, delta);
     }
 
-    /// Adds `change` to a 64-bit count of a page that everyone changes.
+    /// Adds to a count in a page that transactions share. Logged as a delta (see `journal::tx`), so
+    /// the page need not belong to the caller.
     pub(crate) fn add_to_count(
         &mut self,
         (place, kind, owner): (Place, PageKind, PageOwner),
@@ -583,23 +549,22 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// QT3: the fileset of `usage` will reference so much more, or less, once this has ended;
-    /// `accepted` of what was accepted is installed then.
+    /// Notes a change of the references, to be counted at the end, and the accepted fragments of
+    /// the mapped blocks (QT3).
     pub(crate) fn note_usage(&mut self, usage: &Arc<Usage>, change: i64, accepted: u64) {
         let counted = self.counted_of(usage);
         counted.change += change;
         counted.accepted += accepted;
     }
 
-    fn counted_of(&mut self, usage: &Arc<Usage>) -> &mut Counted {
+    fn counted_of(&mut self, usage: &Arc<Usage>) -> &mut UsageChange {
         self.counted.get_or_insert_with(|| {
             let usage = Arc::clone(usage);
-            Counted { usage, change: 0, accepted: 0, owners: Vec::new() }
+            UsageChange { usage, change: 0, accepted: 0, owners: Vec::new() }
         })
     }
 
-    /// QA1: a user, a group or a project will have so many fragments and inodes more, or fewer,
-    /// once this has ended.
+    /// Notes a change of an account, to be counted at the end (QA1).
     pub(crate) fn note_owner(
         &mut self,
         usage: &Arc<Usage>,
@@ -611,15 +576,19 @@ impl Change<'_> {
         owner.change[1] += change[1];
     }
 
-    /// QA2: a block of these owners, for which so much was accepted, is installed once this has
-    /// ended.
-    pub(crate) fn note_waited(&mut self, usage: &Arc<Usage>, owners: &Owners, accepted: u64) {
+    /// Notes the accepted fragments of mapped blocks in the accounts of `owners` (QA2).
+    pub(crate) fn note_waited(
+        &mut self,
+        usage: &Arc<Usage>,
+        owners: &OwnerAccounts,
+        accepted: u64,
+    ) {
         for account in owners.iter() {
             self.counted_of(usage).owner(account).accepted += accepted;
         }
     }
 
-    /// Adds `change` to a 64-bit count of a page of the fileset's own, which clones may hold too.
+    /// Adds to a count in a page of the fileset. Fails if the page is shared with snapshots.
     pub(crate) fn add_to_own_count(
         &mut self,
         (place, kind, owner): (Place, PageKind, PageOwner),
@@ -632,27 +601,23 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// What was applied so far is durable before this change, or with it: the change relies on it,
-    /// and perhaps has no page in common with it.
+    /// Closes the open classes, so that all earlier changes become durable before this one or with
+    /// it. For a change that relies on another without a common page.
     pub(crate) fn close_all_before(&self) {
-        let is_planted = planted::is(Planted::EntryReliesOnUndone)
-            || planted::is(Planted::CloneCommitsItsClassAlone);
-        if !is_planted {
-            self.store.journal.close_open();
-        }
+        if_planted!(SnapshotCommitsItsClassAlone, return);
+        unless_planted!(EntryReliesOnUndone, self.store.journal.close_open());
     }
 
-    /// From now on clones hold what was born in `shared_epoch` or before it: of a change of the
-    /// pool's own that is one of a fileset whose gate the caller keeps closed.
+    /// Turns a change of the pool into one of a fileset with a closed gate.
     pub(crate) fn share(&mut self, shared_epoch: Epoch) {
         self.shared_epoch = shared_epoch;
     }
 
-    /// Holds what the change takes for a user against the quota, what was accepted before aside.
+    /// Checks the quotas for what the change adds beyond accepted fragments.
     ///
     /// # Errors
     ///
-    /// [`FsError::QuotaExceeded`]: the change is to be given up.
+    /// [`FsError::QuotaExceeded`]: drop the change.
     pub(crate) fn admit(&mut self, is_privileged: bool) -> FsResult<()> {
         let store = self.store;
         let Some(counted) = &mut self.counted else { return Ok(()) };
@@ -665,8 +630,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Applies the change.
-    pub(crate) fn end(mut self) -> Applied {
+    pub(crate) fn end(mut self) -> AppliedTx {
         let tx = self.tx.take().expect("a change has its transaction until its end");
         let applied = self.store.journal.end(tx);
         self.store.alloc.settle(std::mem::take(&mut self.ledger), applied.lsn);
@@ -690,7 +654,7 @@ impl Drop for Change<'_> {
         if let Some(tx) = self.tx.take() {
             self.store.journal.abandon(tx);
             self.store.alloc.undo(std::mem::take(&mut self.ledger));
-            self.counted.take().inspect(Counted::give_back);
+            self.counted.take().inspect(UsageChange::give_back);
         }
     }
 }

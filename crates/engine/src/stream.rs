@@ -1,33 +1,35 @@
-//! Streams of nodes, record by record: written to whatever takes bytes, read from whatever has
-//! them. What records are is the format's; what they do is `vnode`'s.
+//! Send streams of snapshots, as records: written to a sink of bytes, and read from a source.
+//!
+//! Not here: the format of records (`format`), and what they do to a fileset (`vnode`).
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::str::FromStr;
 
-use format::stream::{RECORD_HEAD_BYTES, Record, RecordHead, StreamError, Totals, data_front};
-use runtime::planted::{self, Planted};
+use format::stream::{
+    RECORD_HEAD_BYTES, StreamError, StreamRecord, StreamRecordHead, StreamTotals, data_front,
+};
 
 use crate::convert::wide;
 use crate::error::FsError;
 
-/// Why a node was not sent.
+/// The reason for the failure of a send.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The pool says why.
+    /// The pool failed.
     #[error(transparent)]
     Fs(#[from] FsError),
-    /// Whoever takes the stream does not.
+    /// The sink failed.
     #[error("the stream can't be written: {0}")]
     Write(std::io::Error),
-    /// The token is of another stream.
-    #[error("the token is of another stream: give the same two clones as when it broke off")]
+    /// The token belongs to another stream.
+    #[error("the token is of another stream: give the same two snapshots as when it broke off")]
     ForeignToken,
-    /// The clone that is to be sent is not later than the one that it is sent from.
+    /// The snapshot to send is not later than the base.
     #[error(
         "{what}: a stream goes forward in time, and one that goes back would undo what whoever \
-         receives it has: name the later clone first, and the earlier one with --from"
+         receives it has: name the later snapshot first, and the earlier one with --from"
     )]
     Backward {
         /// Which of both is the earlier one.
@@ -35,48 +37,48 @@ pub enum SendError {
     },
 }
 
-/// Why a node was not received.
+/// The reason for the failure of a receive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The pool says why.
+    /// The pool failed.
     #[error(transparent)]
     Fs(#[from] FsError),
-    /// The stream is not what it should be: send it again.
+    /// The stream is damaged: send it again.
     #[error("the stream is damaged: {0}: send it again")]
     Bad(#[from] StreamError),
-    /// The stream is whole and makes no sense.
+    /// The stream is intact and inconsistent.
     #[error("the stream is refused: {what}")]
     Senseless {
-        /// What it says that can't be.
+        /// The inconsistency.
         what: String,
     },
     /// The stream ends early.
     #[error("the stream ends early, behind record {records}")]
     Truncated {
-        /// Records that came.
+        /// Records received.
         records: u64,
     },
-    /// Where it comes from fails.
+    /// The source failed.
     #[error("the stream can't be read: {0}")]
     Read(std::io::Error),
-    /// The fileset is not what the stream begins from.
+    /// The fileset is not in the state that the stream starts from.
     #[error("{what}")]
     Target {
-        /// Why, and what to do.
+        /// The reason, and a remedy.
         what: String,
     },
 }
 
 impl ReceiveError {
-    /// Whether what was received so far is right, and the rest may follow.
+    /// Returns whether the received part is valid, and the rest may follow.
     #[must_use]
     pub fn is_resumable(&self) -> bool {
         matches!(self, ReceiveError::Truncated { .. } | ReceiveError::Read(_))
     }
 }
 
-/// Where a stream broke off, for whoever sends the rest.
+/// Where a stream broke off, so that the sender can send the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumeToken {
     pub(crate) from: [u8; 16],
@@ -84,7 +86,7 @@ pub struct ResumeToken {
     pub(crate) at: (u64, u64),
 }
 
-/// The text is no token.
+/// The text is not a [`ResumeToken`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no token: `receive` tells it when a stream breaks off")]
 pub struct TokenError;
@@ -116,26 +118,22 @@ impl FromStr for ResumeToken {
 pub(crate) struct StreamWriter<'w> {
     out: &'w mut dyn Write,
     stream: u64,
-    totals: Totals,
+    totals: StreamTotals,
 }
 
 impl<'w> StreamWriter<'w> {
     pub(crate) fn new(out: &'w mut dyn Write, stream: u64) -> StreamWriter<'w> {
-        StreamWriter { out, stream, totals: Totals::default() }
+        StreamWriter { out, stream, totals: StreamTotals::default() }
     }
 
-    pub(crate) fn write(&mut self, record: &Record) -> Result<(), SendError> {
-        if planted::is(Planted::RemovalNotSent) && matches!(record, Record::Remove(..)) {
-            return Ok(());
-        }
+    pub(crate) fn write(&mut self, record: &StreamRecord) -> Result<(), SendError> {
         let bytes = record.encode(self.totals.records, self.stream);
         self.out.write_all(&bytes).map_err(SendError::Write)?;
         count(&mut self.totals, record);
         Ok(())
     }
 
-    /// As [`StreamWriter::write`], of bytes of a file, which are `parts`, one behind the other.
-    /// They are not copied.
+    /// Writes bytes of a file, given as consecutive `parts`, without copying them.
     pub(crate) fn write_data(&mut self, offset: u64, parts: &[&[u8]]) -> Result<(), SendError> {
         let front = data_front(offset, parts, self.totals.records, self.stream);
         self.out.write_all(&front).map_err(SendError::Write)?;
@@ -147,61 +145,61 @@ impl<'w> StreamWriter<'w> {
         Ok(())
     }
 
-    /// Writes the last record; returns what there were before it.
-    pub(crate) fn end(mut self) -> Result<Totals, SendError> {
+    /// Writes the last record, which has the totals of the other records. Returns these totals.
+    pub(crate) fn end(mut self) -> Result<StreamTotals, SendError> {
         let totals = self.totals;
-        self.write(&Record::End(totals))?;
+        self.write(&StreamRecord::End(totals))?;
         self.out.flush().map_err(SendError::Write)?;
         Ok(totals)
     }
 }
 
-fn count(totals: &mut Totals, record: &Record) {
+fn count(totals: &mut StreamTotals, record: &StreamRecord) {
     totals.records = totals.records.saturating_add(1);
     match record {
-        Record::Anode(..) => totals.anodes = totals.anodes.saturating_add(1),
-        Record::Remove(..) => totals.removed = totals.removed.saturating_add(1),
-        Record::Data(_, data) => count_data(totals, data),
-        Record::Begin(_)
-        | Record::Hole(..)
-        | Record::Page(_)
-        | Record::NoPage(_)
-        | Record::AnodeEnd
-        | Record::End(_) => {}
+        StreamRecord::Anode(..) => totals.anodes = totals.anodes.saturating_add(1),
+        StreamRecord::Remove(..) => totals.removed = totals.removed.saturating_add(1),
+        StreamRecord::Data(_, data) => count_data(totals, data),
+        StreamRecord::Begin(_)
+        | StreamRecord::Hole(..)
+        | StreamRecord::Page(_)
+        | StreamRecord::NoPage(_)
+        | StreamRecord::AnodeEnd
+        | StreamRecord::End(_) => {}
     }
 }
 
-fn count_data(totals: &mut Totals, data: &[u8]) {
+fn count_data(totals: &mut StreamTotals, data: &[u8]) {
     totals.data_bytes = totals.data_bytes.saturating_add(wide(data.len()));
 }
 
-/// Reads records, each verified.
+/// Reads and verifies records.
 pub(crate) struct StreamReader<'r> {
     input: &'r mut dyn Read,
     stream: Option<u64>,
-    /// What has come so far.
-    pub(crate) totals: Totals,
+    /// Totals of the records received.
+    pub(crate) totals: StreamTotals,
     body: Vec<u8>,
 }
 
 impl<'r> StreamReader<'r> {
     pub(crate) fn new(input: &'r mut dyn Read) -> StreamReader<'r> {
-        StreamReader { input, stream: None, totals: Totals::default(), body: Vec::new() }
+        StreamReader { input, stream: None, totals: StreamTotals::default(), body: Vec::new() }
     }
 
-    /// Returns the next record. The last one is held against all before it.
-    pub(crate) fn next_record(&mut self) -> Result<Record, ReceiveError> {
+    /// Returns the next record. Compares the last record with the totals.
+    pub(crate) fn next_record(&mut self) -> Result<StreamRecord, ReceiveError> {
         let sequence = self.totals.records;
         let mut head = [0; RECORD_HEAD_BYTES];
         read_all(self.input, &mut head, sequence)?;
-        let head = RecordHead::decode(head, sequence)?;
+        let head = StreamRecordHead::decode(head, sequence)?;
         self.body.resize(head.body_bytes, 0);
         read_all(self.input, &mut self.body, sequence)?;
         let record = head.record(&self.body, sequence, self.stream)?;
-        if let Record::Begin(begin) = &record {
+        if let StreamRecord::Begin(begin) = &record {
             self.stream = Some(begin.stream());
         }
-        if let Record::End(totals) = &record
+        if let StreamRecord::End(totals) = &record
             && *totals != self.totals
         {
             let what = "its last record counts other records than came".to_owned();

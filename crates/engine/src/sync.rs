@@ -1,9 +1,9 @@
-//! Locks, so that a test build may put a scheduler beneath them.
+//! Locks, exported here so that a test build may put a scheduler beneath them.
 //!
-//! Lock order, top first; each lock is taken only while none below it is held:
+//! Lock order, top first. Each lock is taken only while none below it is held:
 //!
 //! 1. `preallocating`: one preallocation of a file at a time (`vnode`).
-//! 2. `refused`: one writer at a time who found no room (`vnode`).
+//! 2. `refused`: one writer at a time after a refusal of space (`vnode`).
 //! 3. `rename`: one rename of directories at a time (`vnode`).
 //! 4. gates of filesets, by rising slot (`gate`).
 //! 5. vnodes, by rising inode number (`vnode`).
@@ -14,11 +14,10 @@
 //! 10. the transaction manager (`journal`).
 //! 11. cache shards, then buffers (`buffer`).
 //!
-//! Whoever moves blocks that clones hold keeps others from opening filesets, by trial, before he
-//! enters gates (`vnode`).
+//! A move of blocks shared with snapshots prevents the opening of filesets, by a try-lock, before
+//! it enters gates (`vnode`).
 //!
-//! What a fileset references (`usage`) is locked with nothing below it.
-//!
-//! What listings note for those who read ahead (`vnode`) is locked with nothing else.
+//! The lock of a fileset's counts (`usage`) is a leaf. That of the listings' notes for readahead
+//! (`vnode`) is taken alone.
 
 pub(crate) use runtime::sync::{Condvar, Mutex, MutexGuard, RwLock};

@@ -1,105 +1,100 @@
-//! What a fileset references, how much it may (its quota), and what is kept free for it (its
-//! reservation).
+//! Space accounting of a fileset: its references, its quota, and its reservation.
 //!
-//! The count on disk lies beside the fileset's entry and changes in the transaction that changes
-//! an anode (`fileset`). This is the same count in memory, with what was accepted and is in no map
-//! yet, held against the quota: what is accepted counts at once, so nothing accepted is refused
-//! later.
+//! The count on disk is beside the fileset's entry and changes in one transaction with an anode
+//! (`fileset`). The count in memory also includes accepted blocks. The quota is checked at
+//! acceptance, so no accepted block is refused later.
 //!
 //! # Invariants
 //!
-//! - QT1: `used` is the count on disk, as the transactions that have ended left it.
-//! - QT2: `accepted` is the sum of what the blocks that wait will add to `used` at most, map pages
-//!   aside: those may take a fileset past its quota by what they take.
-//! - QT3: A block that is installed leaves `accepted` in the step in which it enters `used`.
-//! - QT4: Of each reservation the rest, what it is above both, is in the pool's count of what is
-//!   kept: nobody else gets it ([`Kept`]).
-//! - QT5: What receives a stream for a fileset draws on that fileset's reservation: the rest is
-//!   what the reservation is above the larger of the two, for one takes the place of the other.
+//! - QT1: `used` equals the count on disk, with all transactions that have ended.
+//! - QT2: `accepted` is the most that dirty blocks will add to `used`, without their map pages. So
+//!   map pages may exceed the quota.
+//! - QT3: A block moves from `accepted` to `used` in one step, at its map update.
+//! - QT4: What `used` and `accepted` leave of each reservation is in the pool's count of kept
+//!   space, which other filesets cannot use ([`UnusedReservations`]).
+//! - QT5: A stream being received draws on the reservation of the fileset that it will replace (the
+//!   *lender*). The unused part is the reservation less the larger total of the two.
 //!
 //! # Concurrency
 //!
-//! One lock, under which nothing else is taken; who draws on another's reservation tells the other
-//! with the lock of his lender alone held, which is taken before that of either count.
+//! One lock, a leaf. A borrower updates its lender under its own `lender` lock, which is above the
+//! locks of both counts.
 //!
-//! Not here: who counts what (`fileset`), what users have of it (`account`), and what the pool has
+//! Not here: the events counted (`fileset`), accounts of users (`account`), and the pool's space
 //! (`alloc`).
 
 mod account;
 
-pub(crate) use self::account::{Account, AccountFacts, Asker, Owners, Terms, accept_all};
+pub(crate) use self::account::{
+    Account, AccountReport, OwnerAccounts, QuotaTerms, SpaceRequest, accept_all,
+};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use runtime::planted::{self, Planted};
+use runtime::unless_planted;
 
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 
-/// Whom a block counts for until it is installed.
+/// The accounts of a block before its map update.
 #[derive(Clone, Debug)]
-pub(crate) struct Payer<'u> {
-    /// The fileset.
+pub(crate) struct BlockAccounts<'u> {
     pub(crate) usage: &'u Arc<Usage>,
-    /// Owner, group and project, where they are counted.
-    pub(crate) owners: Option<Owners>,
-    /// Who asks, where they are.
-    pub(crate) asker: Asker,
+    /// Owner, group and project, if they are counted.
+    pub(crate) owners: Option<OwnerAccounts>,
+    pub(crate) asker: SpaceRequest,
 }
 
-impl<'u> Payer<'u> {
-    /// Returns a fileset that counts for nobody else.
-    pub(crate) fn fileset(usage: &'u Arc<Usage>) -> Payer<'u> {
-        Payer { usage, owners: None, asker: Asker { may_be_refused: false, now: 0 } }
+impl<'u> BlockAccounts<'u> {
+    /// Returns the fileset's account, without accounts of users.
+    pub(crate) fn fileset(usage: &'u Arc<Usage>) -> BlockAccounts<'u> {
+        BlockAccounts { usage, owners: None, asker: SpaceRequest { may_be_refused: false, now: 0 } }
     }
 }
 
-/// Fragments that are kept free for filesets of a pool: the rests of their reservations.
+/// Fragments kept for filesets of a pool: the rests of their reservations.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kept(Arc<AtomicU64>);
+pub(crate) struct UnusedReservations(Arc<AtomicU64>);
 
-impl Kept {
+impl UnusedReservations {
     pub(crate) fn fragments(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts the rest of a reservation that was `before` and is `after`.
     pub(crate) fn change(&self, before: u64, after: u64) {
         self.0.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 }
 
-/// What a fileset references, in fragments.
+/// The references of a fileset, in fragments.
 #[derive(Debug)]
 pub(crate) struct Usage {
-    state: Mutex<State>,
-    kept: Kept,
-    /// Whether there is a lender: asked without a lock.
+    state: Mutex<UsageState>,
+    kept: UnusedReservations,
+    /// Whether `lender` is set, to be read without its lock.
     has_lender: AtomicBool,
-    /// On whose reservation this draws. Taken before this one's state and the lender's.
+    /// The fileset whose reservation this one uses (QT5). Locked before the states of both.
     lender: Mutex<Option<Arc<Usage>>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct State {
+struct UsageState {
     used: u64,
     accepted: u64,
-    /// What one has that draws on the reservation (QT5).
+    /// The borrower's total, if this is a lender (QT5).
     borrowed: u64,
-    limits: Limits,
+    limits: FilesetLimits,
 }
 
-/// What is said of a fileset's use, in fragments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// Most that it may have.
+pub(crate) struct FilesetLimits {
     pub(crate) quota: Option<u64>,
-    /// Kept free for it, less what it has.
+    /// Fragments guaranteed to the fileset, its present contents included.
     pub(crate) reservation: u64,
 }
 
-impl State {
+impl UsageState {
     fn total(&self) -> u64 {
         self.used.saturating_add(self.accepted)
     }
@@ -109,50 +104,42 @@ impl State {
     }
 }
 
-/// A fileset's use of the pool, in fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UsageCounts {
-    /// What its anodes and its anode table take.
+    /// Fragments of its anodes and its anode table.
     pub(crate) used: u64,
-    /// What blocks that wait will add.
+    /// Fragments that dirty blocks will add.
     pub(crate) accepted: u64,
-    /// Most that both may be.
     pub(crate) quota: Option<u64>,
-    /// What is kept free for it, on whose reservation it may be.
+    /// Fragments kept free for it, including the unused reservation of its lender.
     pub(crate) kept: u64,
 }
 
 impl UsageCounts {
-    /// Returns how much more it may take; `None`: as much as there is.
     pub(crate) fn left(&self) -> Option<u64> {
         self.quota.map(|quota| quota.saturating_sub(self.used + self.accepted))
     }
 }
 
 impl Usage {
-    /// Returns the use of a fileset that has `used` fragments; the rest of its reservation is in
-    /// `kept` already.
-    pub(crate) fn new(used: u64, limits: Limits, kept: Kept) -> Usage {
+    /// Returns the counts of a fileset. `kept` must already include its unused reservation.
+    pub(crate) fn new(used: u64, limits: FilesetLimits, kept: UnusedReservations) -> Usage {
         Usage {
-            state: Mutex::new(State { used, accepted: 0, borrowed: 0, limits }),
+            state: Mutex::new(UsageState { used, accepted: 0, borrowed: 0, limits }),
             kept,
             has_lender: AtomicBool::new(false),
             lender: Mutex::new(None),
         }
     }
 
-    /// QT5: draws on the reservation of `lender` from now on.
+    /// Begins to draw on the reservation of `lender` (QT5).
     pub(crate) fn borrow_from(&self, lender: &Arc<Usage>) {
-        if planted::is(Planted::StreamHasNoReservation) {
-            return;
-        }
         let mut own = self.lender.lock();
         *own = Some(Arc::clone(lender));
         self.has_lender.store(true, Ordering::Release);
         lender.lend(self.total());
     }
 
-    /// Draws on nobody's reservation any more: the lender has it for himself.
     pub(crate) fn end_borrowing(&self) {
         self.has_lender.store(false, Ordering::Release);
         let mut own = self.lender.lock();
@@ -165,8 +152,8 @@ impl Usage {
         self.state.lock().total()
     }
 
-    /// Tells the lender what this has. His lock is held over both, so that what is told last is
-    /// what is, and nothing once he has it for himself.
+    /// Updates the lender under the `lender` lock, so that the last update is current and none
+    /// follows the end of borrowing.
     fn tell_lender(&self) {
         if !self.has_lender.load(Ordering::Acquire) {
             return;
@@ -185,12 +172,12 @@ impl Usage {
         self.has_lender.load(Ordering::Acquire).then(|| self.lender.lock().clone()).flatten()
     }
 
-    /// Returns the use of nobody: for blocks that are moved, which add nothing.
+    /// Returns counts without a fileset, for moved blocks, which add nothing.
     pub(crate) fn nobodys() -> Usage {
-        Usage::new(0, Limits::default(), Kept::default())
+        Usage::new(0, FilesetLimits::default(), UnusedReservations::default())
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut UsageState) -> T) -> T {
         let mut state = self.state.lock();
         let before = state.rest();
         let result = change(&mut state);
@@ -202,12 +189,11 @@ impl Usage {
         result
     }
 
-    /// Counts `more` fragments of a block that was accepted in the place of others, of which
-    /// `instead` were counted.
+    /// Accepts `more` fragments instead of `instead` that were accepted before.
     ///
     /// # Errors
     ///
-    /// [`FsError::QuotaExceeded`] if a user's block would go past the quota: nothing is counted.
+    /// [`FsError::QuotaExceeded`] if a user's block would exceed the quota: nothing is counted.
     pub(crate) fn accept(&self, more: u64, instead: u64, is_users: bool) -> FsResult<()> {
         self.change(|state| {
             let accepted = (state.accepted + more).saturating_sub(instead);
@@ -215,33 +201,30 @@ impl Usage {
             if is_past && is_users && more > instead {
                 return Err(FsError::QuotaExceeded);
             }
-            if !planted::is(Planted::AcceptedNotCounted) {
-                state.accepted = accepted;
-            }
+            unless_planted!(AcceptedNotCounted, state.accepted = accepted);
             Ok(())
         })
     }
 
-    /// Counts blocks no longer that were accepted, and wait no more.
+    /// Gives back accepted fragments.
     pub(crate) fn give_back(&self, fragments: u64) {
         self.change(|state| state.accepted = state.accepted.saturating_sub(fragments));
     }
 
-    /// A transaction has ended that changed what the fileset takes, and installed blocks of which
-    /// `accepted` was counted.
+    /// Counts an ended transaction. `accepted` is what had been accepted for its mapped blocks.
     pub(crate) fn settle(&self, change: i64, accepted: u64) {
         self.change(|state| {
-            // Saturating: the count is the disk's, and the anodes that contradict it are too.
+            // Saturating: a damaged count may contradict the anodes.
             state.used = state.used.saturating_add_signed(change);
             state.accepted = state.accepted.saturating_sub(accepted);
         });
     }
 
-    /// Whether `fragments` more are too many.
+    /// Checks that the quota has room for `fragments` more.
     ///
     /// # Errors
     ///
-    /// [`FsError::QuotaExceeded`] if they are.
+    /// [`FsError::QuotaExceeded`] if not.
     pub(crate) fn check(&self, fragments: u64) -> FsResult<()> {
         let left = self.counts().left();
         if left.is_some_and(|left| left < fragments) {
@@ -250,14 +233,14 @@ impl Usage {
         Ok(())
     }
 
-    pub(crate) fn set_limits(&self, limits: Limits) {
+    pub(crate) fn set_limits(&self, limits: FilesetLimits) {
         self.change(|state| state.limits = limits);
     }
 
     pub(crate) fn counts(&self) -> UsageCounts {
         let lent = self.lender().map_or(0, |lender| lender.state.lock().rest());
         let state = *self.state.lock();
-        let State { used, accepted, limits, .. } = state;
+        let UsageState { used, accepted, limits, .. } = state;
         UsageCounts { used, accepted, quota: limits.quota, kept: state.rest() + lent }
     }
 }
@@ -268,8 +251,8 @@ mod tests {
 
     #[test]
     fn what_is_accepted_counts_until_it_is_used_and_no_more_is_accepted_than_the_quota() {
-        let limits = |quota| Limits { quota, reservation: 0 };
-        let usage = Usage::new(10, limits(Some(20)), Kept::default());
+        let limits = |quota| FilesetLimits { quota, reservation: 0 };
+        let usage = Usage::new(10, limits(Some(20)), UnusedReservations::default());
         usage.accept(8, 0, true).expect("18 of 20");
         assert_eq!(usage.accept(3, 0, true), Err(FsError::QuotaExceeded));
         usage.accept(3, 1, true).expect("a block in the place of another");
@@ -289,11 +272,11 @@ mod tests {
 
     #[test]
     fn what_receives_a_stream_draws_on_the_reservation_and_gives_back_what_it_has_not() {
-        let kept = Kept::default();
+        let kept = UnusedReservations::default();
         kept.change(0, 20);
-        let lender = Limits { quota: None, reservation: 30 };
+        let lender = FilesetLimits { quota: None, reservation: 30 };
         let lender = Arc::new(Usage::new(10, lender, kept.clone()));
-        let receiving = Usage::new(10, Limits::default(), kept.clone());
+        let receiving = Usage::new(10, FilesetLimits::default(), kept.clone());
         assert_eq!(receiving.counts().kept, 0);
         receiving.borrow_from(&lender);
         assert_eq!((kept.fragments(), receiving.counts().kept), (20, 20), "what both have");
@@ -312,11 +295,11 @@ mod tests {
 
     #[test]
     fn nothing_stays_lent_whoever_counts_while_the_borrowing_ends() {
-        let kept = Kept::default();
+        let kept = UnusedReservations::default();
         kept.change(0, 30);
-        let lender = Limits { quota: None, reservation: 30 };
+        let lender = FilesetLimits { quota: None, reservation: 30 };
         let lender = Arc::new(Usage::new(0, lender, kept.clone()));
-        let receiving = Usage::new(0, Limits::default(), kept.clone());
+        let receiving = Usage::new(0, FilesetLimits::default(), kept.clone());
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -331,7 +314,7 @@ mod tests {
                 std::hint::spin_loop();
                 receiving.end_borrowing();
                 if lender.state.lock().borrowed != 0 || kept.fragments() != 30 {
-                    // Whoever counts ends first.
+                    // The scope waits for the other thread before it panics.
                     is_done.store(true, Ordering::Release);
                     panic!("round {round}: it stays lent");
                 }
@@ -342,16 +325,16 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_reservation_is_kept_until_it_is_used() {
-        let kept = Kept::default();
+        let kept = UnusedReservations::default();
         kept.change(0, 20);
-        let usage = Usage::new(10, Limits { quota: None, reservation: 30 }, kept.clone());
+        let usage = Usage::new(10, FilesetLimits { quota: None, reservation: 30 }, kept.clone());
         usage.accept(15, 0, true).expect("no quota");
         assert_eq!((kept.fragments(), usage.counts().kept), (5, 5));
         usage.settle(16, 15);
         assert_eq!(kept.fragments(), 4);
         usage.settle(-20, 0);
         assert_eq!(kept.fragments(), 24);
-        usage.set_limits(Limits::default());
+        usage.set_limits(FilesetLimits::default());
         assert_eq!(kept.fragments(), 0);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
@@ -15,8 +15,9 @@ const POOL_BYTES: u64 = 256 << 20;
 fn what_an_open_frees_is_available_at_once() {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
     let clock = Arc::new(ManualClock::new());
-    Pool::create(&device, clock.as_ref(), &CreateOptions::new(POOL_BYTES, [7; 64])).expect("fits");
-    let open = || Pool::open(Arc::clone(&device), clock.clone(), OpenOptions::default());
+    Pool::create(&device, clock.as_ref(), &PoolCreateOptions::new(POOL_BYTES, [7; 64]))
+        .expect("fits");
+    let open = || Pool::open(Arc::clone(&device), clock.clone(), PoolOpenOptions::default());
     let pool = open().expect("it opens");
     let caller = Caller::root();
     let available = |pool: &Pool| {

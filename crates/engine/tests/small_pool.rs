@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Attr, Caller, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Attr, Caller, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
 const POOL_BYTES: u64 = 16 << 20;
 
 fn open(device: &SharedDevice, clock: &Arc<ManualClock>) -> Pool {
-    Pool::open(Arc::clone(device), clock.clone(), OpenOptions::default()).expect("it opens")
+    Pool::open(Arc::clone(device), clock.clone(), PoolOpenOptions::default()).expect("it opens")
 }
 
 fn new_pool() -> (SharedDevice, Arc<ManualClock>, Pool) {
     let clock = Arc::new(ManualClock::new());
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
     let pool = open(&device, &clock);
     (device, clock, pool)

@@ -1,4 +1,4 @@
-//! POSIX access lists: the value of an attribute of namespace 4 or 5.
+//! POSIX access lists: values of attributes in namespaces 4 and 5.
 //!
 //! # Layout
 //!
@@ -6,13 +6,12 @@
 //!   permissions (2 bytes) | entry (5 bytes) | entry | ...
 //! ```
 //!
-//! What an access list says of the owner, of others and of the mask is in the permission bits of
-//! the anode, so its value has zeros there: chmod(2) changes the list by changing the mode. A list
-//! that says no more than the mode does is not stored at all.
+//! An access list (namespace 4) has zeros for owner, others and mask: the anode's mode has those
+//! bits, so chmod(2) changes the list. A list that adds nothing to the mode is not stored.
 //!
 //! # Invariants
 //!
-//! - AC1: Named users come before named groups; a list that names anybody has a mask.
+//! - AC1: Named users come before named groups; a list with named entries has a mask.
 //! - AC2: An access list on disk has a mask.
 
 use zerocopy::little_endian::{U16, U32};
@@ -20,36 +19,35 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::defect::{DefectCode, FoundDefect};
 
-/// Bytes of a list in front of its entries.
+/// Bytes in front of the entries.
 pub const ACL_HEAD_BYTES: usize = 2;
 /// Bytes of an entry.
 pub const ACL_ENTRY_BYTES: usize = 5;
-/// Most named users and groups of a list: what setxattr(2) can pass, less the four others.
+/// Most named entries: the 64 KiB that setxattr(2) can pass, less the four unnamed entries.
 pub const ACL_NAMED_MAX: usize = 8187;
-/// No user or group.
+/// The id of no user or group.
 pub const NOBODY: u32 = u32::MAX;
 
 const HAS_MASK: u16 = 1 << 12;
 const IS_GROUP: u8 = 8;
 const PERMISSIONS: u8 = 7;
 
-/// Byte for byte. Format: `docs/FORMAT.md#access-list`.
+/// Format: `docs/FORMAT.md#access-list`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct AclDisk {
-    /// Three bits each from the lowest on: others, group, owner, mask; then: there is a mask.
+    /// Three bits each, from the lowest: others, group, owner, mask. Bit 12: the list has a mask.
     permissions: U16,
 }
 
 const _: () = assert!(size_of::<AclDisk>() == ACL_HEAD_BYTES);
 
-/// Byte for byte. Format: `docs/FORMAT.md#access-list-entry`.
+/// Format: `docs/FORMAT.md#access-list-entry`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 struct AclEntryDisk {
-    /// Permissions (bits 0 to 2); bit 3: a group.
+    /// Bits 0 to 2: permissions. Bit 3: `id` is a group.
     permissions: u8,
-    /// Of the user or group.
     id: U32,
 }
 
@@ -58,30 +56,30 @@ const _: () = assert!(size_of::<AclEntryDisk>() == ACL_ENTRY_BYTES);
 /// A named user or group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whether it is a group.
+    /// Whether `id` is a group.
     pub is_group: bool,
-    /// Number of the user or group.
+    /// User or group.
     pub id: u32,
     /// Read 4, write 2, execute or search 1.
     pub permissions: u8,
 }
 
-/// An access list. Permissions are read 4, write 2, execute or search 1.
+/// An access list, with permissions as in [`AclEntry`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
-    /// Of the owner.
+    /// Permissions of the owner.
     pub owner: u8,
-    /// Of the file's group.
+    /// Permissions of the file's group.
     pub group: u8,
-    /// Of everybody else.
+    /// Permissions of others.
     pub other: u8,
-    /// Most that named users and groups, and the file's group, have.
+    /// Upper bound on the permissions of named entries and of the file's group.
     pub mask: Option<u8>,
     /// Named users, then named groups.
     pub named: Vec<AclEntry>,
 }
 
-/// The value can't be so.
+/// Malformed access list: length of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {0} bytes are no access list", code = self.code())]
 pub struct AclError(usize);
@@ -93,7 +91,7 @@ impl FoundDefect for AclError {
 }
 
 impl Acl {
-    /// Whether the list is one (AC1).
+    /// Whether AC1 and the bounds of all fields hold.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let all = [self.owner, self.group, self.other, self.mask.unwrap_or(0)];
@@ -105,11 +103,11 @@ impl Acl {
             && (self.mask.is_some() || named.is_empty())
     }
 
-    /// Returns the list on disk.
+    /// Returns the bytes of the list.
     ///
     /// # Panics
     ///
-    /// If it is not sound: a bug in the caller.
+    /// If the list is not sound.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.is_sound(), "a list that is not sound");
@@ -125,17 +123,17 @@ impl Acl {
         bytes
     }
 
-    /// Returns the list that `bytes` are.
+    /// Decodes the value of an attribute.
     ///
     /// # Errors
     ///
-    /// [`AclError`]: they are none.
+    /// [`AclError`] if it is malformed.
     pub fn decode(bytes: &[u8]) -> Result<Acl, AclError> {
         AclView::read(bytes).map(|view| view.to_acl())
     }
 }
 
-/// An access list where it lies: for decisions, which must not cost a copy.
+/// An access list read in place: permission checks must not pay for a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct AclView<'a> {
     permissions: u16,
@@ -143,11 +141,11 @@ pub struct AclView<'a> {
 }
 
 impl<'a> AclView<'a> {
-    /// Returns the list that `bytes` are.
+    /// Verifies the value of an attribute.
     ///
     /// # Errors
     ///
-    /// [`AclError`]: they are none.
+    /// [`AclError`] if it is malformed.
     pub fn read(bytes: &'a [u8]) -> Result<AclView<'a>, AclError> {
         let error = AclError(bytes.len());
         let (head, rest) = AclDisk::read_from_prefix(bytes).map_err(|_| error)?;
@@ -156,8 +154,7 @@ impl<'a> AclView<'a> {
         if view.is_sound() { Ok(view) } else { Err(error) }
     }
 
-    /// Whether the list is one (AC1). Bits that mean nothing are zero, so that encoding gives the
-    /// same bytes again.
+    /// Checks AC1 and unused bits, so that encoding returns the same bytes.
     fn is_sound(&self) -> bool {
         let spare = self.permissions >> if self.has_mask() { 13 } else { 9 };
         let mut groups_began = false;
@@ -181,7 +178,7 @@ impl<'a> AclView<'a> {
         self.permissions & HAS_MASK != 0
     }
 
-    /// Returns a copy.
+    /// Returns an owned copy.
     #[must_use]
     pub fn to_acl(&self) -> Acl {
         let (owner, group, other) = (self.bits(6), self.group(), self.bits(0));
@@ -189,13 +186,13 @@ impl<'a> AclView<'a> {
         Acl { owner, group, other, mask, named: self.named().collect() }
     }
 
-    /// Returns what the file's group may.
+    /// Returns the permissions of the file's group.
     #[must_use]
     pub fn group(&self) -> u8 {
         self.bits(3)
     }
 
-    /// Steps over the named users, then the named groups.
+    /// Iterates over named users, then named groups.
     pub fn named(&self) -> impl Iterator<Item = AclEntry> + Clone + use<'a> {
         self.entries.iter().map(|entry| AclEntry {
             is_group: entry.permissions & IS_GROUP != 0,
@@ -231,7 +228,7 @@ mod tests {
         for length in [0, 1, 3, bytes.len() - 1] {
             assert!(Acl::decode(&bytes[..length]).is_err(), "{length} bytes");
         }
-        // Bits that mean nothing, no mask though somebody is named, groups before users.
+        // Unused bits, named entries without a mask, groups before users.
         for (at, flip) in [(1, 0x80), (1, 0x20), (1, 0x10), (2, 0x10), (2, 0x08)] {
             let mut bad = bytes.clone();
             bad[at] ^= flip;

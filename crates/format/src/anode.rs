@@ -1,10 +1,11 @@
-//! The anode: 512 bytes that describe one container.
+//! The anode: 512 bytes that describe one container, like an inode.
 //!
 //! # Invariants
 //!
-//! - A1: `crc32c` covers the rest of the anode, so one rotten anode does not cost its neighbours.
-//! - A2: A free anode is zero but for its checksum, kind 0.
-//! - A3: Inline data is at most 256 bytes and lies where the pointers would, zeros behind it.
+//! - A1: `crc32c` covers the rest of the anode, so that rot in one anode leaves its neighbours
+//!   readable.
+//! - A2: A free anode is all zeros.
+//! - A3: Inline data is at most 256 bytes in the place of the pointers, and zeros follow it.
 //! - A4: Inline attributes are within their bounds, each once.
 
 use zerocopy::little_endian::{U16, U32, U64};
@@ -21,17 +22,19 @@ use crate::page::{PAGE_HEADER_BYTES, PageKind, SLOT_BYTES, SLOTS_PER_PAGE};
 use crate::placement::Placement;
 use crate::pointer::{BlockPointer, POINTER_BYTES};
 
+/// Most bits of a hash in the number of a directory's page.
+pub const DEPTH_MAX: u8 = 40;
 /// Bytes of an anode.
 pub const ANODE_BYTES: usize = SLOT_BYTES;
-/// Most bytes kept inline.
+/// Most bytes of inline data.
 pub const INLINE_BYTES_MAX: usize = 256;
 /// Anode of a fileset's root directory.
 pub const ROOT_ANODE: AnodeNo = AnodeNo(1);
 /// Anode of a fileset's bitmap of anodes in use.
 pub const ANODE_MAP_ANODE: AnodeNo = AnodeNo(2);
-/// Anode of a fileset's list of anodes without a name.
+/// Anode of a fileset's orphan list.
 pub const ORPHAN_ANODE: AnodeNo = AnodeNo(3);
-/// Anode of a fileset's quotas of users, groups and projects, once they have been switched on.
+/// Anode of a fileset's quotas, once these are switched on.
 pub const QUOTA_ANODE: AnodeNo = AnodeNo(4);
 /// First anode for files.
 pub const FIRST_FILE_ANODE: AnodeNo = AnodeNo(16);
@@ -40,9 +43,9 @@ pub const LINKTAG_SLOTS: usize = 7;
 /// Bytes of a linktag slot.
 pub const LINKTAG_BYTES: usize = 48;
 
-/// Anode number of the pool's fileset table, in the pool's root page.
+/// Anode of the pool's fileset table, in the pool's root page.
 pub const POOL_FILESET_TABLE: AnodeNo = AnodeNo(0);
-/// Anode number of the pool's deferred frees, in the pool's root page.
+/// Anode of the pool's deferred frees, in the pool's root page.
 pub const POOL_DEFERRED_FREES: AnodeNo = AnodeNo(1);
 
 /// What an anode describes.
@@ -63,7 +66,7 @@ pub enum AnodeKind {
     Fifo = 6,
     /// A socket.
     Socket = 7,
-    /// A container of the system's own.
+    /// A container for internal use.
     Internal = 8,
 }
 
@@ -80,13 +83,13 @@ impl AnodeKind {
         AnodeKind::Internal,
     ];
 
-    /// Returns the kind that `code` stands for.
+    /// Returns the kind for a code on disk.
     #[must_use]
     pub fn from_code(code: u8) -> Option<AnodeKind> {
         AnodeKind::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// Returns the byte that stands for this kind.
+    /// Returns the code on disk.
     #[must_use]
     #[expect(clippy::as_conversions, reason = "the discriminant is the code")]
     pub fn code(self) -> u8 {
@@ -94,115 +97,93 @@ impl AnodeKind {
     }
 }
 
-/// How a container keeps its bytes.
+/// How a container stores its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StorageMode {
     /// In the anode.
     Inline = 0,
-    /// In blocks under a map; each takes only the fragments it needs.
+    /// In blocks under a map, each with only the fragments that its contents need.
     Blocked = 2,
 }
 
-/// A moment: seconds and nanoseconds since 1970.
+/// A time since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DiskTime {
-    /// Seconds; negative before 1970.
+    /// Negative before 1970.
     pub seconds: i64,
-    /// Nanoseconds: below 1,000,000,000.
+    /// Below 1,000,000,000.
     pub nanoseconds: u32,
 }
 
-/// Byte for byte. Format: `docs/FORMAT.md#anode`.
+/// Format: `docs/FORMAT.md#anode`. For fields without comment see [`Anode`].
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct AnodeDisk {
     /// CRC-32C of bytes 4 to 511. Detects rot within one slot.
     crc32c: U32,
-    /// An [`AnodeKind`]; 0: free.
+    /// 0: free.
     kind: u8,
     /// A [`StorageMode`].
     storage: u8,
-    /// Height of the map.
     height: u8,
-    /// Block size: its binary logarithm.
     block_shift: u8,
     /// Own number. Detects a copy in the wrong slot.
     number: U64,
-    /// Own fileset.
+    /// Detects an anode of another fileset.
     fileset: U64,
-    /// Age of the number.
+    /// Detects a handle or a name of an earlier file.
     generation: U64,
-    /// Permission bits.
     mode: U16,
-    /// Depth of a directory's deepest page: how many bits of the hash choose it.
     depth: u8,
-    /// Which disk group new data should come from: a [`Placement`].
+    /// A [`Placement`].
     placement: u8,
-    /// Names.
     nlink: U32,
-    /// Owner.
     uid: U32,
-    /// Group.
     gid: U32,
-    /// Device number of a device node.
     rdev: U32,
-    /// Quota project.
     project: U32,
-    /// Bytes.
     size: U64,
-    /// Fragments taken, map pages included.
     fragments: U64,
-    /// Times, seconds: access, modification, change, birth.
+    /// Access, modification, change, birth.
     seconds: [U64; 4],
-    /// Times, nanoseconds: access, modification, change, birth.
+    /// Access, modification, change, birth.
     nanoseconds: [U32; 4],
-    /// A directory that names it: a hint for paths in messages, and for the salvager.
+    /// A hint for paths in messages and for the salvager.
     parent: U64,
-    /// Raised by each change of content.
     data_version: U64,
-    /// Epoch in which the number was taken into use.
     birth: U64,
-    /// Container of extended attributes; 0: none.
     xattr: U64,
-    /// Container of an access list; 0: none.
     acl: U64,
-    /// Container of residency; 0: all online.
     residency: U64,
-    /// Key of a directory's hash.
     key: [U64; 2],
-    /// Names in a directory.
     entries: U32,
-    /// Slot in the orphan list plus one, of an anode without a name or of a file that is being cut;
-    /// 0: none.
+    /// Slot plus one; 0: none.
     orphan_slot: U32,
-    /// Pages of a directory.
     pages: U64,
-    /// Extended attributes that are short, zeros behind them.
     attributes: [u8; 56],
-    /// 8 pointers, or inline data.
     root: [u8; 256],
 }
 
 const _: () = assert!(size_of::<AnodeDisk>() == ANODE_BYTES);
-/// Where in an anode the count of its fragments is.
+/// Offset of the fragment count.
 pub const FRAGMENTS_OFFSET: usize = std::mem::offset_of!(AnodeDisk, fragments);
-/// Where in an anode its kind is.
+/// Offset of the kind.
 pub const KIND_OFFSET: usize = std::mem::offset_of!(AnodeDisk, kind);
-/// Where in an anode its owner is.
+/// Offset of the owner.
 pub const UID_OFFSET: usize = std::mem::offset_of!(AnodeDisk, uid);
-/// Where in an anode its group is.
+/// Offset of the group.
 pub const GID_OFFSET: usize = std::mem::offset_of!(AnodeDisk, gid);
-/// Where in an anode its project is.
+/// Offset of the project.
 pub const PROJECT_OFFSET: usize = std::mem::offset_of!(AnodeDisk, project);
 const _: () = assert!(ROOT_POINTERS == 8);
 
 /// A verified anode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anode {
-    /// What it describes.
+    /// What the anode describes.
     pub kind: AnodeKind,
-    /// How its bytes are kept.
+    /// How the bytes are stored.
     pub storage: StorageMode,
     /// Height of the map.
     pub height: u8,
@@ -214,9 +195,9 @@ pub struct Anode {
     pub fileset: FilesetId,
     /// Age of the number.
     pub generation: Generation,
-    /// Permission bits: 12.
+    /// 12 permission bits.
     pub mode: u16,
-    /// Names; of a directory 2 and its subdirectories.
+    /// Number of names; of a directory 2 plus its subdirectories.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -226,25 +207,25 @@ pub struct Anode {
     pub rdev: u32,
     /// Quota project.
     pub project: u32,
-    /// Which disk group new data should come from.
+    /// Disk group preferred for new data.
     pub placement: Placement,
-    /// Bytes.
+    /// Length of the contents.
     pub size_bytes: u64,
-    /// Fragments taken, map pages included.
+    /// Fragments in use, map pages included.
     pub fragments: u64,
-    /// Last read.
+    /// Last access.
     pub atime: DiskTime,
     /// Last change of content.
     pub mtime: DiskTime,
-    /// Last change of anything.
+    /// Last change of content or attributes.
     pub ctime: DiskTime,
     /// Creation.
     pub btime: DiskTime,
-    /// A directory that names it.
+    /// A directory that names the anode.
     pub parent: AnodeNo,
-    /// Raised by each change of content.
+    /// Rises with each change of content.
     pub data_version: u64,
-    /// Epoch in which the number was taken into use.
+    /// Epoch in which the number was allocated.
     pub birth: Epoch,
     /// Container of extended attributes; 0: none.
     pub xattr: AnodeNo,
@@ -258,17 +239,17 @@ pub struct Anode {
     pub depth: u8,
     /// Names in a directory.
     pub entries: u32,
-    /// Slot in the orphan list, of an anode without a name or of a file that is being cut.
+    /// Slot in the orphan list, for an unlinked file or a truncate in progress.
     pub orphan_slot: Option<u32>,
     /// Pages of a directory.
     pub pages: u64,
-    /// Extended attributes that lie in the anode.
+    /// Short extended attributes.
     pub attributes: InlineAttributes,
     /// 8 pointers, or inline data.
     pub root: [u8; 256],
 }
 
-/// Why 512 bytes are not a usable anode.
+/// Why an anode slot is damaged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnodeError {
@@ -278,29 +259,29 @@ pub enum AnodeError {
         self.code()
     )]
     BadChecksum {
-        /// Number as the slot says it.
+        /// Number found in the slot.
         number: u64,
-        /// On disk.
+        /// Checksum on disk.
         stored: u32,
-        /// Of the bytes.
+        /// Checksum of the bytes.
         computed: u32,
     },
-    /// A field that can't be so.
+    /// A field out of its bounds.
     #[error("{}: anode {number}: {field} is out of bounds", self.code())]
     BadField {
-        /// Number as the slot says it.
+        /// Number found in the slot.
         number: u64,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
     },
     /// The anode of another slot or fileset.
     #[error("{}: anode {found} of {found_fileset} in the slot of {expected}", self.code())]
     Misplaced {
-        /// Which one should be here.
+        /// Number of the slot.
         expected: AnodeNo,
-        /// Which one is here.
+        /// Number found in the slot.
         found: AnodeNo,
-        /// Of which fileset.
+        /// Fileset found in the slot.
         found_fileset: FilesetId,
     },
 }
@@ -316,8 +297,7 @@ impl FoundDefect for AnodeError {
 }
 
 impl Anode {
-    /// Returns of which kind the pages are that the container of this anode holds; `None`: it holds
-    /// data. Of a container of the fileset's own its number says it.
+    /// Returns the kind of the container's pages; `None` for data.
     #[must_use]
     pub fn content_kind(&self) -> Option<PageKind> {
         match (self.kind, self.number) {
@@ -330,7 +310,7 @@ impl Anode {
         }
     }
 
-    /// Returns an anode with nothing in it.
+    /// Returns an empty anode.
     #[must_use]
     pub fn new(kind: AnodeKind, number: AnodeNo, fileset: FilesetId, block_shift: u8) -> Anode {
         Anode {
@@ -370,11 +350,11 @@ impl Anode {
         }
     }
 
-    /// Verifies the slot of anode `number` and returns the anode; `None` if it is free.
+    /// Verifies the slot of anode `number`; `None` if it is free.
     ///
     /// # Errors
     ///
-    /// See [`AnodeError`].
+    /// [`AnodeError`] if the slot is damaged; its neighbours are usable.
     pub fn decode(
         bytes: &[u8; ANODE_BYTES],
         fileset: FilesetId,
@@ -442,13 +422,12 @@ impl Anode {
         Ok(anode)
     }
 
-    /// Checks the counts of an anode that was read: far above what a pool can hold, and far below
-    /// where adding to them would wrap.
+    /// Bounds counters above any pool's size and far below overflow.
     fn verify_counts(&self) -> Result<(), &'static str> {
         let checks = [
             (self.fragments <= FRAGMENTS_MAX, "fragments"),
             (self.pages <= FRAGMENTS_MAX, "pages"),
-            (self.depth <= crate::directory::DEPTH_MAX, "depth"),
+            (self.depth <= DEPTH_MAX, "depth"),
             (self.nlink <= 1 << 31, "nlink"),
             (self.data_version <= i64::MAX.unsigned_abs(), "data_version"),
             (self.generation.0 <= EPOCH_MAX, "generation"),
@@ -458,11 +437,11 @@ impl Anode {
         checks.iter().find(|(holds, _)| !holds).map_or(Ok(()), |&(_, field)| Err(field))
     }
 
-    /// Checks every bound of the fields; names the field that is out of its bounds.
+    /// Checks the bounds of every field.
     ///
     /// # Errors
     ///
-    /// The name of the field.
+    /// The name of the first field out of its bounds.
     pub fn verify(&self) -> Result<(), &'static str> {
         let is_inline = self.storage == StorageMode::Inline;
         let inline_max = u64::try_from(INLINE_BYTES_MAX).expect("small");
@@ -481,23 +460,21 @@ impl Anode {
         checks.iter().find(|(holds, _)| !holds).map_or(Ok(()), |&(_, field)| Err(field))
     }
 
-    /// Whether the inline area of this kind can hold bytes of content.
     fn holds_bytes(&self) -> bool {
         matches!(self.kind, AnodeKind::Symlink | AnodeKind::Regular)
     }
 
-    /// Whether the inline area is zero behind the content.
     fn is_zero_behind(&self) -> bool {
         let length = usize::try_from(self.size_bytes).unwrap_or(INLINE_BYTES_MAX);
         let behind = self.root.get(length..).unwrap_or(&[]);
         !self.holds_bytes() || is_zero(behind)
     }
 
-    /// Returns the bytes of this anode, checksum included.
+    /// Returns the bytes of the anode, with its checksum.
     ///
     /// # Panics
     ///
-    /// If a field is out of its bounds: a bug in the caller.
+    /// If a field is out of its bounds.
     #[must_use]
     pub fn encode(&self) -> [u8; ANODE_BYTES] {
         assert_eq!(self.verify(), Ok(()));
@@ -575,7 +552,7 @@ fn time_of(disk: &AnodeDisk, index: usize) -> DiskTime {
     DiskTime { seconds: seconds.cast_signed(), nanoseconds }
 }
 
-/// Returns the page of the anode table, and the slot in it, that hold anode `number`.
+/// Returns the anode table page of anode `number`, and the slot in it.
 #[must_use]
 pub fn page_and_slot(number: AnodeNo) -> (u64, usize) {
     let slots = u64::try_from(SLOTS_PER_PAGE).expect("small");
@@ -588,24 +565,24 @@ pub fn slot_offset(slot: usize) -> usize {
     SLOT_BYTES + slot * SLOT_BYTES
 }
 
-/// Byte for byte. Format: `docs/FORMAT.md#linktag`.
+/// Record of a change to an anode's link count (Netra NFS, section 5). Format:
+/// `docs/FORMAT.md#linktag`.
 ///
-/// What an anode remembers of a directory change that touches its link count (Netra NFS, section
-/// 5): the working-set check reads the named page and sets the count right.
+/// The working-set check reads the named directory page and corrects the count.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct LinktagDisk {
-    /// The anode whose count changes; 0: the slot is empty.
+    /// The anode; 0: the slot is empty.
     pub target: U64,
-    /// Its generation.
+    /// Generation of the anode.
     pub generation: U64,
-    /// The directory.
+    /// The changed directory.
     pub directory: U64,
-    /// The page of the directory.
+    /// The changed page of the directory.
     pub page: U64,
-    /// The count once the change is done.
+    /// Link count after the change.
     pub expected: U32,
-    /// None defined.
+    /// Unused.
     pub flags: U32,
     /// Epoch of the change.
     pub epoch: U64,

@@ -1,4 +1,4 @@
-//! Extended attributes: a few short ones in the anode, the rest in pages of a container.
+//! Extended attributes: short ones in the anode, others in pages of a container.
 //!
 //! # Layout
 //!
@@ -8,15 +8,13 @@
 //!   value page:  header (bytes of the value in it)  | bytes of one value        | zeros
 //! ```
 //!
-//! Page 0 of a container is an entry page; it names the next by number, and so on to the last. A
-//! value that is too long for an entry lies in value pages of its own, with numbers that follow
-//! each other; the entry names the first.
+//! Entry pages form a chain of page numbers from page 0. A value too long for its entry takes
+//! consecutive value pages; the entry holds the number of the first.
 //!
 //! # Invariants
 //!
-//! - X1: Entries follow each other from the start of the body, in `used` bytes; behind them are
-//!   zeros.
-//! - X2: No attribute is there twice.
+//! - X1: Entries fill the first `used` bytes of the body; zeros follow.
+//! - X2: Attribute names are unique.
 //! - X3: Each page of a container is an entry page of its chain, or a value page of one entry.
 
 mod container;
@@ -27,50 +25,51 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub use self::container::ContainerPages;
 use crate::bytes::is_zero;
 use crate::defect::{DefectCode, FoundDefect};
-use crate::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes};
-use crate::page::{read_u32, read_u64, write_u32, write_u64};
+use crate::page::{
+    AUX_OFFSET, COUNT_OFFSET, PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes, read_u32, read_u64,
+    write_u32, write_u64,
+};
 
 /// Bytes of an anode for attributes.
 pub const INLINE_ATTRIBUTES_BYTES: usize = 56;
-/// Bytes of an attribute in an anode, in front of its name.
+/// Bytes of an inline attribute in front of its name.
 pub const INLINE_ATTRIBUTE_HEAD_BYTES: usize = 3;
-/// Bytes of an attribute in an entry page, in front of its name.
+/// Bytes of an entry in front of its name.
 pub const ATTRIBUTE_HEAD_BYTES: usize = 16;
-/// Entries begin at multiples of this many bytes.
+/// Alignment of entries.
 const UNIT_BYTES: usize = 8;
-/// Longest name, prefix included, in bytes (Linux: `XATTR_NAME_MAX`).
+/// Longest name with its prefix (Linux: `XATTR_NAME_MAX`).
 pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 255;
-/// Longest value, in bytes (Linux: `XATTR_SIZE_MAX`).
+/// Longest value (Linux: `XATTR_SIZE_MAX`).
 pub const ATTRIBUTE_VALUE_BYTES_MAX: usize = 65_536;
-/// Most bytes of all names of a file, each with a NUL behind it (Linux: `XATTR_LIST_MAX`).
+/// Most bytes of all names, each with a NUL (Linux: `XATTR_LIST_MAX`).
 pub const ATTRIBUTE_LIST_BYTES_MAX: usize = 65_536;
-/// Longest value that an entry holds itself.
+/// Longest value stored in the entry itself.
 pub const ENTRY_VALUE_BYTES_MAX: usize = 960;
-/// Bytes of a value that a value page holds.
+/// Bytes of a value in one value page.
 pub const VALUE_PAGE_BYTES: usize = PAGE_BODY_BYTES;
-/// Most entry pages of a container: more names than a list may have do not fit in so many.
+/// Most entry pages of a container: room for more than [`ATTRIBUTE_LIST_BYTES_MAX`].
 pub const ENTRY_PAGES_MAX: usize = 4096;
 
-/// Offset in the header of an entry page of the bytes in use.
 const USED_OFFSET: usize = AUX_OFFSET;
-/// Offset in the header of an entry page of the number of the next; 0: none.
+/// 0 in the last entry page.
 const NEXT_OFFSET: usize = AUX_OFFSET + 8;
-/// Offset in the header of 1 in a value page, 0 in an entry page.
+/// 1 in a value page, 0 in an entry page.
 const IS_VALUE_OFFSET: usize = AUX_OFFSET + 16;
 
-/// What the beginning of a name says: who may use the attribute.
+/// Prefix of a name. Decides the access rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Namespace {
-    /// Of whoever may read and write the file.
+    /// Under the file's own permissions.
     User = 1,
-    /// Of the superuser.
+    /// For the superuser.
     Trusted = 2,
-    /// Of security modules.
+    /// For security modules.
     Security = 3,
-    /// The access list. Its name is all prefix.
+    /// The access list.
     AccessAcl = 4,
-    /// The default access list of a directory. Its name is all prefix.
+    /// The default access list of a directory.
     DefaultAcl = 5,
 }
 
@@ -84,20 +83,20 @@ impl Namespace {
         Namespace::DefaultAcl,
     ];
 
-    /// Returns the namespace that `code` stands for.
+    /// Returns the namespace for a code on disk.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Namespace> {
         Namespace::ALL.into_iter().find(|namespace| namespace.code() == code)
     }
 
-    /// Returns the byte that stands for it.
+    /// Returns the code on disk.
     #[must_use]
     #[expect(clippy::as_conversions, reason = "the discriminant is the code")]
     pub fn code(self) -> u8 {
         self as u8
     }
 
-    /// Returns what names in it begin with.
+    /// Returns the prefix of its names.
     #[must_use]
     pub fn prefix(self) -> &'static [u8] {
         match self {
@@ -109,7 +108,7 @@ impl Namespace {
         }
     }
 
-    /// Whether it is an access list: then the prefix is the whole name.
+    /// Whether it is an access list. The prefix is then the whole name.
     #[must_use]
     pub fn is_acl(self) -> bool {
         matches!(self, Namespace::AccessAcl | Namespace::DefaultAcl)
@@ -119,14 +118,14 @@ impl Namespace {
 /// The name of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttributeName<'n> {
-    /// Where it belongs.
+    /// Namespace, encoded as the prefix.
     pub namespace: Namespace,
-    /// The name behind the prefix: empty of an access list, and of no other.
+    /// Name behind the prefix: empty only for access lists.
     pub suffix: &'n [u8],
 }
 
 impl AttributeName<'_> {
-    /// Returns the name as programs know it.
+    /// Returns the name as in getxattr(2).
     #[must_use]
     pub fn full(&self) -> Vec<u8> {
         [self.namespace.prefix(), self.suffix].concat()
@@ -140,45 +139,41 @@ impl AttributeName<'_> {
     }
 }
 
-/// Byte for byte. Format: `docs/FORMAT.md#inline-attribute`.
+/// Format: `docs/FORMAT.md#inline-attribute`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct InlineAttributeDisk {
-    /// A [`Namespace`]; 0: no more attributes.
+    /// 0: no more attributes.
     namespace: u8,
-    /// Bytes of the name, prefix apart.
+    /// Without the prefix.
     name_bytes: u8,
-    /// Bytes of the value.
     value_bytes: u8,
 }
 
 const _: () = assert!(size_of::<InlineAttributeDisk>() == INLINE_ATTRIBUTE_HEAD_BYTES);
 
-/// Byte for byte. Format: `docs/FORMAT.md#attribute-entry`.
+/// Format: `docs/FORMAT.md#attribute-entry`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct AttributeDisk {
-    /// A [`Namespace`].
     namespace: u8,
-    /// Bytes of the name, prefix apart.
+    /// Without the prefix.
     name_bytes: u8,
-    /// Zero.
     reserved: U16,
-    /// Bytes of the value.
     value_bytes: U32,
-    /// First value page; 0: the value is behind the name.
+    /// 0: the value follows the name.
     value_page: U64,
 }
 
 const _: () = assert!(size_of::<AttributeDisk>() == ATTRIBUTE_HEAD_BYTES);
 
-/// Why a page of attributes is damaged.
+/// Damage in a page of attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: attribute at {offset}: {what}", self.code())]
 pub struct AttributeDefect {
-    /// Of the entry in the page, or of the header's field.
+    /// Offset of the entry or header field.
     pub offset: usize,
-    /// What can't be so.
+    /// Description of the damage.
     pub what: &'static str,
 }
 
@@ -188,7 +183,7 @@ impl FoundDefect for AttributeDefect {
     }
 }
 
-/// Attributes that lie in an anode.
+/// The attributes in an anode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InlineAttributes(pub [u8; INLINE_ATTRIBUTES_BYTES]);
 
@@ -196,13 +191,13 @@ impl InlineAttributes {
     /// No attribute.
     pub const NONE: InlineAttributes = InlineAttributes([0; INLINE_ATTRIBUTES_BYTES]);
 
-    /// Whether there is none: what most files pay is this comparison.
+    /// Whether there is no attribute: in most files a lookup ends here.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.0[0] == 0
     }
 
-    /// Steps over the attributes: names and values.
+    /// Iterates over names and values.
     pub fn iter(&self) -> impl Iterator<Item = (AttributeName<'_>, &[u8])> {
         let mut offset = 0;
         std::iter::from_fn(move || {
@@ -212,7 +207,6 @@ impl InlineAttributes {
         })
     }
 
-    /// Returns the attribute at `offset`, and where it ends.
     fn at(&self, offset: usize) -> Option<(AttributeName<'_>, &[u8], usize)> {
         let (head, rest) = InlineAttributeDisk::read_from_prefix(self.0.get(offset..)?).ok()?;
         let namespace = Namespace::from_code(head.namespace)?;
@@ -241,7 +235,7 @@ impl InlineAttributes {
         kept
     }
 
-    /// Returns these attributes with `name` set to `value`; `None` if that does not fit.
+    /// Returns these attributes with `name` set to `value`; `None` if they do not fit.
     #[must_use]
     pub fn with(&self, name: AttributeName<'_>, value: &[u8]) -> Option<InlineAttributes> {
         let mut set = self.without(name);
@@ -265,7 +259,7 @@ impl InlineAttributes {
         Some(end)
     }
 
-    /// Checks that attributes are within bounds, none twice, with zeros behind them.
+    /// Checks that attributes are in bounds and unique, and that zeros follow them.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let mut end = 0;
@@ -281,41 +275,43 @@ impl InlineAttributes {
     }
 }
 
-/// Where a value is.
+/// Location of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ValueAt<'page> {
+pub enum AttributeValueLocation<'page> {
     /// In the entry.
     Here(&'page [u8]),
-    /// In value pages from this one on.
+    /// In value pages from this number on.
     Pages(u64),
 }
 
 /// An attribute of an entry page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'page> {
-    /// Of the entry in the page.
+pub struct AttributeEntry<'page> {
+    /// Offset in the page.
     pub offset: usize,
-    /// Its name.
+    /// Name of the attribute.
     pub name: AttributeName<'page>,
-    /// Bytes of its value.
+    /// Bytes of the value.
     pub value_bytes: usize,
-    /// Where its value is.
-    pub value: ValueAt<'page>,
+    /// Location of the value.
+    pub value: AttributeValueLocation<'page>,
     end: usize,
 }
 
-impl Entry<'_> {
-    /// Returns the numbers of its value pages.
+impl AttributeEntry<'_> {
+    /// Returns the numbers of the value pages.
     #[must_use]
     pub fn value_pages(&self) -> std::ops::Range<u64> {
         match self.value {
-            ValueAt::Here(_) => 0..0,
-            ValueAt::Pages(first) => first..first.saturating_add(value_pages(self.value_bytes)),
+            AttributeValueLocation::Here(_) => 0..0,
+            AttributeValueLocation::Pages(first) => {
+                first..first.saturating_add(value_pages(self.value_bytes))
+            }
         }
     }
 }
 
-/// Returns how many value pages a value of `bytes` takes.
+/// Returns the number of value pages for `bytes`.
 #[must_use]
 pub fn value_pages(bytes: usize) -> u64 {
     u64::try_from(bytes.div_ceil(VALUE_PAGE_BYTES)).expect("usize has at most 64 bits")
@@ -326,13 +322,13 @@ fn used(page: &PageBytes) -> usize {
     used.min(PAGE_BODY_BYTES)
 }
 
-/// Returns the number of entries, as the header says it.
+/// Returns the number of entries by the header.
 #[must_use]
 pub fn count(page: &PageBytes) -> u32 {
     read_u32(page, COUNT_OFFSET)
 }
 
-/// Returns the number of the next entry page; 0: this is the last.
+/// Returns the number of the next entry page; 0 in the last.
 #[must_use]
 pub fn next(page: &PageBytes) -> u64 {
     read_u64(page, NEXT_OFFSET)
@@ -343,14 +339,14 @@ pub fn set_next(page: &mut PageBytes, next: u64) {
     write_u64(page, NEXT_OFFSET, next);
 }
 
-/// Whether the page holds bytes of a value, not entries.
+/// Whether the page is a value page.
 #[must_use]
 pub fn is_value_page(page: &PageBytes) -> bool {
     read_u64(page, IS_VALUE_OFFSET) != 0
 }
 
-/// Steps over the entries; ends at one that can't be so.
-pub fn entries(page: &PageBytes) -> impl Iterator<Item = Entry<'_>> {
+/// Iterates over the entries, up to the first malformed one.
+pub fn entries(page: &PageBytes) -> impl Iterator<Item = AttributeEntry<'_>> {
     let mut offset = PAGE_HEADER_BYTES;
     let end = if is_value_page(page) { 0 } else { PAGE_HEADER_BYTES + used(page) };
     std::iter::from_fn(move || {
@@ -360,7 +356,7 @@ pub fn entries(page: &PageBytes) -> impl Iterator<Item = Entry<'_>> {
     })
 }
 
-fn entry_at(page: &PageBytes, offset: usize, page_end: usize) -> Option<Entry<'_>> {
+fn entry_at(page: &PageBytes, offset: usize, page_end: usize) -> Option<AttributeEntry<'_>> {
     let body = page.get(offset..page_end)?;
     let (head, rest) = AttributeDisk::read_from_prefix(body).ok()?;
     let name_bytes = usize::from(head.name_bytes);
@@ -370,8 +366,8 @@ fn entry_at(page: &PageBytes, offset: usize, page_end: usize) -> Option<Entry<'_
     let first = head.value_page.get();
     let here = if first == 0 { value_bytes } else { 0 };
     let value = match first {
-        0 => ValueAt::Here(rest.get(name_bytes..)?.get(..value_bytes)?),
-        _ => ValueAt::Pages(first),
+        0 => AttributeValueLocation::Here(rest.get(name_bytes..)?.get(..value_bytes)?),
+        _ => AttributeValueLocation::Pages(first),
     };
     let is_short = value_bytes <= ENTRY_VALUE_BYTES_MAX;
     let end = offset + entry_bytes(name_bytes, here);
@@ -379,31 +375,33 @@ fn entry_at(page: &PageBytes, offset: usize, page_end: usize) -> Option<Entry<'_
         && value_bytes <= ATTRIBUTE_VALUE_BYTES_MAX
         && is_short == (first == 0)
         && end <= page_end;
-    is_sound.then_some(Entry { offset, name, value_bytes, value, end })
+    is_sound.then_some(AttributeEntry { offset, name, value_bytes, value, end })
 }
 
-/// Returns the bytes of an entry, padding included.
 fn entry_bytes(name_bytes: usize, value_bytes: usize) -> usize {
     (ATTRIBUTE_HEAD_BYTES + name_bytes + value_bytes).next_multiple_of(UNIT_BYTES)
 }
 
 /// Returns the entry of `name`.
 #[must_use]
-pub fn find<'page>(page: &'page PageBytes, name: AttributeName<'_>) -> Option<Entry<'page>> {
+pub fn find<'page>(
+    page: &'page PageBytes,
+    name: AttributeName<'_>,
+) -> Option<AttributeEntry<'page>> {
     entries(page).find(|entry| entry.name == name)
 }
 
-/// Adds an entry whose name is not there. Returns whether it fits.
+/// Adds an entry for an absent name. Returns whether it fits.
 #[must_use]
 pub fn insert(
     page: &mut PageBytes,
     name: AttributeName<'_>,
     value_bytes: usize,
-    value: ValueAt<'_>,
+    value: AttributeValueLocation<'_>,
 ) -> bool {
     let (here, value_page) = match value {
-        ValueAt::Here(here) => (here, 0),
-        ValueAt::Pages(first) => (&[][..], first),
+        AttributeValueLocation::Here(here) => (here, 0),
+        AttributeValueLocation::Pages(first) => (&[][..], first),
     };
     let (used, length) = (used(page), entry_bytes(name.suffix.len(), here.len()));
     let start = PAGE_HEADER_BYTES + used;
@@ -425,7 +423,7 @@ pub fn insert(
     true
 }
 
-/// Takes out the entry of `name`. Returns whether it was there.
+/// Removes the entry of `name`. Returns whether it was present.
 pub fn remove(page: &mut PageBytes, name: AttributeName<'_>) -> bool {
     let Some((offset, end)) = find(page, name).map(|entry| (entry.offset, entry.end)) else {
         return false;
@@ -443,25 +441,25 @@ fn set_used(page: &mut PageBytes, used: usize) {
     write_u64(page, USED_OFFSET, u64::try_from(used).expect("usize has at most 64 bits"));
 }
 
-/// Makes a new page a value page that holds `bytes`: at most [`VALUE_PAGE_BYTES`].
+/// Turns an empty page into a value page of at most [`VALUE_PAGE_BYTES`].
 pub fn put_value(page: &mut PageBytes, bytes: &[u8]) {
     write_u64(page, IS_VALUE_OFFSET, 1);
     write_u32(page, COUNT_OFFSET, u32::try_from(bytes.len()).expect("at most a page"));
     page[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Returns the bytes of a value page; `None` if it is none, or can't be so.
+/// Returns the contents of a value page; `None` if it is malformed.
 #[must_use]
 pub fn value(page: &PageBytes) -> Option<&[u8]> {
     let bytes = usize::try_from(count(page)).ok()?;
     page.get(PAGE_HEADER_BYTES..)?.get(..bytes).filter(|_| is_value_page(page))
 }
 
-/// Checks X1, X2 and every field of one page.
+/// Checks the entries (X1), the uniqueness of names (X2), and every field.
 ///
 /// # Errors
 ///
-/// The first entry or field that can't be so.
+/// The first malformed entry or field.
 pub fn verify(page: &PageBytes) -> Result<(), AttributeDefect> {
     let bad = |offset, what| Err(AttributeDefect { offset, what });
     if is_value_page(page) {
@@ -532,10 +530,12 @@ mod tests {
         let names: Vec<Vec<u8>> = (0..6_u8).map(|n| vec![b'a' + n; 20]).collect();
         let fits: Vec<bool> = names
             .iter()
-            .map(|name| insert(&mut page, user(name), value.len(), ValueAt::Here(&value)))
+            .map(|name| {
+                insert(&mut page, user(name), value.len(), AttributeValueLocation::Here(&value))
+            })
             .collect();
         assert_eq!(fits, [true, true, true, false, false, false]);
-        assert!(insert(&mut page, user(b"long"), 65_536, ValueAt::Pages(3)));
+        assert!(insert(&mut page, user(b"long"), 65_536, AttributeValueLocation::Pages(3)));
         assert_eq!(verify(&page), Ok(()));
         let long = find(&page, user(b"long")).expect("it was added");
         assert_eq!(long.value_pages(), 3..20);
@@ -543,7 +543,12 @@ mod tests {
         assert!(!remove(&mut page, user(&names[1])));
         assert_eq!(verify(&page), Ok(()));
         assert_eq!(entries(&page).count(), 3);
-        assert!(insert(&mut page, user(&names[3]), value.len(), ValueAt::Here(&value)));
+        assert!(insert(
+            &mut page,
+            user(&names[3]),
+            value.len(),
+            AttributeValueLocation::Here(&value)
+        ));
         for name in [&names[0][..], &names[2], &names[3], b"long"] {
             assert!(remove(&mut page, user(name)));
         }
@@ -553,7 +558,7 @@ mod tests {
     #[test]
     fn a_damaged_entry_page_is_told() {
         let mut page = [0; PAGE_BYTES];
-        assert!(insert(&mut page, user(b"a"), 1, ValueAt::Here(b"v")));
+        assert!(insert(&mut page, user(b"a"), 1, AttributeValueLocation::Here(b"v")));
         for (at, byte) in [(128, 0), (129, 0), (132, 200), (136, 1), (2000, 1), (84, 2), (96, 32)] {
             let mut bad = page;
             bad[at] = byte;

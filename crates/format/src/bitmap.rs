@@ -1,31 +1,31 @@
-//! Bitmaps in pages: fragments in use, fragments busy, anodes in use. Bit set: in use.
+//! Bitmap pages: fragments in use, busy fragments, anodes in use. Set bit: in use.
 
 use crate::page::{PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes};
 
-/// Bits of a bitmap page.
+/// Bits of a page.
 pub const BITS_PER_PAGE: u32 = 31_744;
 
 const _: () = assert!(PAGE_BODY_BYTES * 8 == 31_744);
 
-/// Returns the offset of the byte of `bit` in a bitmap page, and its mask.
+/// Returns the byte offset and mask of `bit`.
 #[must_use]
 pub fn position(bit: u32) -> (usize, u8) {
     let byte = usize::try_from(bit / 8).expect("a page is small");
     (PAGE_HEADER_BYTES + byte, 1 << (bit % 8))
 }
 
-/// Whether `bit` of a bitmap page is set; bits past the end are.
+/// Whether `bit` is set. Bits past the end count as set.
 #[must_use]
 pub fn is_set(bytes: &PageBytes, bit: u32) -> bool {
     let (byte, mask) = position(bit);
     bytes.get(byte).is_none_or(|byte| byte & mask != 0)
 }
 
-/// Sets or clears `bit` of a bitmap page.
+/// Sets or clears `bit`.
 ///
 /// # Panics
 ///
-/// If `bit` is past the end of the page.
+/// If `bit` is past the end.
 pub fn set(bytes: &mut [u8], bit: u32, is_set: bool) {
     let (byte, mask) = position(bit);
     if is_set {
@@ -53,7 +53,7 @@ pub fn first_clear(bytes: &PageBytes, from: u32, end: u32) -> Option<u32> {
     None
 }
 
-/// Returns how many bits of `range` of a bitmap page are set.
+/// Returns the number of set bits in `range`.
 #[must_use]
 pub fn count_set_in(bytes: &PageBytes, range: std::ops::Range<u32>) -> u32 {
     let mut count = 0;
@@ -70,7 +70,7 @@ pub fn count_set_in(bytes: &PageBytes, range: std::ops::Range<u32>) -> u32 {
     count
 }
 
-/// Returns how many bits of a bitmap page are set.
+/// Returns the number of set bits.
 #[must_use]
 pub fn count_set(bytes: &PageBytes) -> u32 {
     bytes[PAGE_HEADER_BYTES..].iter().map(|byte| byte.count_ones()).sum()

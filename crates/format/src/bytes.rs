@@ -1,16 +1,15 @@
-//! Questions about runs of bytes, answered many bytes at a time.
+//! Fast scans of byte slices for zeros.
 
 use crate::page::PAGE_BYTES;
 
-/// What is compared with.
 const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
-/// Zeros at the end are passed over by so many.
+/// Step of the scan for trailing zeros.
 const STLOG_DATA_BYTES: usize = 64;
 
 /// Whether all of `bytes` are zero.
 #[must_use]
 pub fn is_zero(bytes: &[u8]) -> bool {
-    // Most of what is asked about is not, and its first byte says so.
+    // Most inputs are not zero, and differ in the first byte.
     bytes.first().is_none_or(|&first| first == 0) && are_all_zero(bytes)
 }
 
@@ -18,7 +17,7 @@ fn are_all_zero(bytes: &[u8]) -> bool {
     bytes.chunks(PAGE_BYTES).all(|chunk| chunk == &ZEROS[..chunk.len()])
 }
 
-/// Returns how many of `bytes` there are up to the last that is not zero.
+/// Returns the length of `bytes` without trailing zeros.
 #[must_use]
 pub fn length_without_zeros(bytes: &[u8]) -> usize {
     let behind = bytes.rchunks(STLOG_DATA_BYTES).take_while(|chunk| is_zero(chunk));

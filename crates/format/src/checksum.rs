@@ -1,13 +1,12 @@
-//! Checksums: CRC-32C (Castagnoli; RFC 3720, appendix B.4) of everything on disk.
+//! CRC-32C (RFC 3720, appendix B.4), the checksum of everything on disk.
 
 /// Returns the CRC-32C of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    // RFC 3720 is iSCSI.
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Returns the CRC-32C of `parts`, one behind the other.
+/// Returns the CRC-32C of the concatenation of `parts`.
 #[must_use]
 pub fn crc32c_of<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
@@ -20,8 +19,8 @@ pub fn crc32c_of<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> u32 {
 mod tests {
     use super::*;
 
-    /// Goal: the sums are those of the standard, for every length that takes another way through
-    /// the code. Method: the examples of RFC 3720, B.4, and the polynomial bit by bit.
+    /// Goal: agreement with the standard on every code path. Method: the examples of RFC 3720, B.4,
+    /// and the polynomial bit by bit.
     #[test]
     fn sums_are_those_of_the_standard() {
         let rising: Vec<u8> = (0..32).collect();

@@ -1,36 +1,34 @@
-//! Defects: what can be wrong with a pool, each kind under a code that never changes its meaning.
+//! Defects: the possible damages of a pool, under permanent codes.
 //!
-//! One table for all: the engine refuses with these codes, the checker reports them, and
-//! `docs/CHECK.md` explains each. `xtask tidy` compares the three: a code has a section there, with
-//! the meaning and the severity of the table, and something gives it out; and no code is spelled
-//! out in a string.
+//! The engine refuses with these codes, the checker reports them, `docs/CHECK.md` explains them,
+//! and `xtask tidy` compares the three.
 //!
 //! # Invariants
 //!
-//! - CD1: A code is never given another meaning, and never used again: see [`RETIRED`].
+//! - CD1: A code keeps its meaning and is never reused: see [`RETIRED`].
 //! - CD2: The message of an error that is a defect begins with its code ([`FoundDefect`]).
 
 use std::fmt;
 
 use crate::ids::{AnodeNo, FilesetId, Place};
 
-/// Codes that are no longer given out, and what says the same now.
+/// Codes out of use, and their replacements.
 pub const RETIRED: [(&str, DefectCode); 2] =
     [("DT001", DefectCode::MP005), ("FM001", DefectCode::AG003)];
 
-/// How bad a defect is.
+/// Severity of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing is lost and nothing will be: space that nobody has, a spare copy that is gone.
+    /// No data is lost or at risk: leaked space or a lost spare copy.
     Minor,
-    /// Counts or marks are wrong: use may make it worse, so repair before mounting for writing.
+    /// Wrong counts or marks: repair before mounting for writing.
     Major,
-    /// Bytes or names are lost or can't be trusted.
+    /// Bytes or names are lost or untrusted.
     Severe,
 }
 
 impl Severity {
-    /// Returns the word for people and programs.
+    /// Returns the word in messages.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -53,19 +51,19 @@ macro_rules! codes {
             /// Every code.
             pub const ALL: &'static [DefectCode] = &[$(DefectCode::$name,)*];
 
-            /// Returns the code as it is printed.
+            /// Returns the code as printed.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(DefectCode::$name => stringify!($name),)* }
             }
 
-            /// Returns how bad it is.
+            /// Returns the severity.
             #[must_use]
             pub fn severity(self) -> Severity {
                 match self { $(DefectCode::$name => Severity::$severity,)* }
             }
 
-            /// Returns what it means, in a sentence.
+            /// Returns the meaning, in a sentence.
             #[must_use]
             pub fn meaning(self) -> &'static str {
                 match self { $(DefectCode::$name => $meaning,)* }
@@ -171,17 +169,17 @@ codes! {
     FS007 Severe "The pool's fileset table is missing."
     FS008 Major "Two filesets have the same name."
     FS009 Major "A fileset is below one that is not there, or below itself."
-    FS010 Severe "A fileset's parent is not the clone that it says."
-    FS011 Major "A fileset has what its clone should have as well."
+    FS010 Severe "A fileset's parent is not the snapshot that it says."
+    FS011 Major "A fileset has what its snapshot should have as well."
     FS012 Major "A fileset's count of the fragments that it references is wrong."
-    FS013 Major "A clone has what was made after it was taken."
+    FS013 Major "A snapshot has what was made after it was taken."
     FS014 Minor "A fileset reserves room, and its entry says that it never did."
     FS015 Major "The usage of a user, a group or a project is counted wrong."
     FS016 Major "A record of a quota can't be so."
 }
 
 impl DefectCode {
-    /// Returns a defect of this kind: `what` was found, with the numbers.
+    /// Returns a defect of this kind; `what` has the numbers.
     #[must_use]
     pub fn found(self, what: impl Into<String>) -> Defect {
         Defect { code: self, subject: Subject::default(), place: None, what: what.into() }
@@ -194,7 +192,7 @@ impl fmt::Display for DefectCode {
     }
 }
 
-/// What a defect is a defect of.
+/// The object with the defect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
     /// The fileset; 0: the pool itself.
@@ -206,24 +204,24 @@ pub struct Subject {
 /// One broken invariant. Displayed as `CODE at place: what`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defect {
-    /// Which kind.
+    /// Kind of defect.
     pub code: DefectCode,
-    /// Whose.
+    /// Damaged object.
     pub subject: Subject,
-    /// Where in the pool.
+    /// Place in the pool.
     pub place: Option<Place>,
-    /// What was found, with the numbers.
+    /// Description of the finding, with its numbers.
     pub what: String,
 }
 
 impl Defect {
-    /// Returns the defect as one at `place`.
+    /// Sets the place.
     #[must_use]
     pub fn at(self, place: Place) -> Defect {
         Defect { place: Some(place), ..self }
     }
 
-    /// Returns the defect as one of `anode` of `fileset`.
+    /// Sets the subject to `anode` of `fileset`.
     #[must_use]
     pub fn of(self, fileset: FilesetId, anode: AnodeNo) -> Defect {
         Defect { subject: Subject { fileset, anode }, ..self }
@@ -244,14 +242,12 @@ fn head(f: &mut impl fmt::Write, code: DefectCode, place: Option<Place>) -> fmt:
     }
 }
 
-/// An error that is a defect.
-///
-/// CD2: its message is `CODE at place: what was found`, or without a place `CODE: what was found`.
+/// An error that is a defect. CD2: its message is `CODE at place: what` or `CODE: what`.
 pub trait FoundDefect: fmt::Display {
-    /// Returns which kind it is.
+    /// Returns the kind of defect.
     fn code(&self) -> DefectCode;
 
-    /// Returns where in the pool it is.
+    /// Returns the place in the pool.
     fn place(&self) -> Option<Place> {
         None
     }

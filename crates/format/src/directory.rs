@@ -1,12 +1,11 @@
-//! Directory pages: dirents under their keyed hash.
+//! Directory pages: dirents under a keyed hash.
 //!
 //! # Layout
 //!
-//! A directory is a container of pages. A page holds the names whose hash begins with the page's
-//! prefix of `depth` bits; its number in the container is that prefix with its bits reversed, so
-//! that a page which splits keeps its number and its new sibling takes `number + 2^depth`
-//! (extendible hashing: Fagin and others, "Extendible Hashing - A Fast Access Method for Dynamic
-//! Files", 1979). The container's own map says which pages there are; no other index is needed.
+//! A directory is a container split by extendible hashing (Fagin and others, "Extendible Hashing -
+//! A Fast Access Method for Dynamic Files", 1979). A page holds the names whose hash begins with
+//! its prefix of `depth` bits. The page number is that prefix reversed, so a split page keeps its
+//! number, and its sibling is `number + 2^depth`. The container's map is the only index.
 //!
 //! ```text
 //!   page:  header (count, bytes in use, depth) | dirent | dirent | free | dirent | free        |
@@ -14,7 +13,7 @@
 //!
 //! # Invariants
 //!
-//! - H1: Entries tile the body: each begins where the one before it ends, the last at the end.
+//! - H1: Entries tile the body.
 //! - H2: `count` dirents are in use, in `used` bytes; no two have the same cookie or name.
 //! - H3: The hash of every name begins with the page's prefix.
 
@@ -24,47 +23,42 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::anode::AnodeKind;
+pub use crate::anode::DEPTH_MAX;
 use crate::defect::{DefectCode, FoundDefect};
 use crate::hash::siphash13;
 use crate::ids::{AnodeNo, Generation};
-use crate::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_BYTES, PAGE_HEADER_BYTES, read_u32, read_u64};
-use crate::page::{write_u32, write_u64};
+use crate::page::{
+    AUX_OFFSET, COUNT_OFFSET, PAGE_BYTES, PAGE_HEADER_BYTES, read_u32, read_u64, write_u32,
+    write_u64,
+};
 
-/// Bytes of a dirent in front of its name.
+/// Bytes in front of a name.
 pub const DIRENT_HEAD_BYTES: usize = 24;
-/// Entries begin at multiples of this many bytes.
+/// Alignment of entries.
 pub const DIRENT_UNIT_BYTES: usize = 8;
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Greatest depth of a page: so many bits of the hash number a page.
-pub const DEPTH_MAX: u8 = 40;
-/// Names that may share a hash: 7 bits tell them apart.
+/// Most names with one hash: the collision number has 7 bits.
 pub const COLLISIONS_MAX: u64 = 128;
-/// Bits of the hash in a cookie.
 const HASH_BITS: u32 = 56;
 const COLLISION_BITS: u32 = 7;
 
-/// Byte for byte. Format: `docs/FORMAT.md#dirent`.
+/// Format: `docs/FORMAT.md#dirent`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct DirentDisk {
-    /// Keyed hash of the name (56 bits), collision number (7 bits); 0: free space.
+    /// Keyed hash (56 bits), collision number (7 bits); 0: free space.
     cookie: U64,
-    /// Anode number: lower 32 bits.
     anode_low: U32,
-    /// Anode number: upper 8 bits.
     anode_high: u8,
-    /// An [`AnodeKind`].
+    /// Spares readdir the anode.
     kind: u8,
-    /// Bytes of the name.
     name_bytes: u8,
-    /// Zero.
     reserved: u8,
-    /// Generation of the anode, lower 32 bits. Detects a name of an earlier file.
+    /// Detects a name of an earlier file. Lower 32 bits.
     generation_low: U32,
-    /// Generation of the anode, next 16 bits.
     generation_high: U16,
-    /// Length of the entry, name and padding included, in units of 8 bytes.
+    /// Length with name and padding, in units of 8 bytes.
     units: U16,
 }
 
@@ -73,81 +67,81 @@ const _: () = assert!(size_of::<DirentDisk>() == DIRENT_HEAD_BYTES);
 /// One name of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirent<'page> {
-    /// Offset of the entry in the page.
+    /// Offset in the page.
     pub offset: usize,
     /// Keyed hash and collision number: the order of readdir.
     pub cookie: u64,
-    /// What it names.
+    /// The named anode.
     pub anode: AnodeNo,
-    /// Generation of what it names.
+    /// Generation of the anode.
     pub generation: Generation,
-    /// Kind of what it names.
+    /// Kind of the anode.
     pub kind: AnodeKind,
     /// The name.
     pub name: &'page [u8],
 }
 
-/// What a new dirent says.
+/// Contents of a dirent to insert.
 #[derive(Clone, Copy, Debug)]
 pub struct NewDirent<'name> {
     /// Keyed hash and collision number.
     pub cookie: u64,
-    /// What it names.
+    /// The named anode.
     pub anode: AnodeNo,
-    /// Generation of what it names: below 2^48.
+    /// Generation of the anode: below 2^48.
     pub generation: Generation,
-    /// Kind of what it names.
+    /// Kind of the anode.
     pub kind: AnodeKind,
-    /// The name: 1 to 255 bytes.
+    /// 1 to 255 bytes.
     pub name: &'name [u8],
 }
 
-/// Why a directory page is damaged.
+/// Damage in a directory page.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryDefect {
-    /// H1: entries do not tile the body.
+    /// Bad length of an entry (H1).
     #[error("{}: entry at {offset} has a length of {units} units", self.code())]
     BadLength {
-        /// Of the entry in the page.
+        /// Offset in the page.
         offset: usize,
-        /// On disk.
+        /// Length on disk.
         units: u16,
     },
-    /// A field that can't be so.
+    /// A field out of its bounds.
     #[error("{}: entry at {offset}: {field} is out of bounds", self.code())]
     BadField {
-        /// Of the entry in the page.
+        /// Offset in the page.
         offset: usize,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
     },
-    /// H2: the counts are wrong.
+    /// Wrong count of names (H2).
     #[error("{}: page says {stored} names, holds {counted}", self.code())]
     BadCount {
-        /// On disk.
+        /// Count on disk.
         stored: u32,
-        /// Of the entries.
+        /// Number of entries.
         counted: u32,
     },
-    /// H2: the bytes in use are wrong.
+    /// Wrong count of bytes in use (H2).
     #[error("{}: page says {stored} bytes in use, holds {counted}", self.code())]
     BadUsed {
-        /// On disk.
+        /// Count on disk.
         stored: u64,
-        /// Of the entries.
+        /// Sum of the entries.
         counted: u64,
     },
-    /// H2: two names have the same cookie.
+    /// Duplicate cookie (H2).
     #[error("{}: two names with cookie {cookie:#x}", self.code())]
     DuplicateCookie {
-        /// Which.
+        /// The cookie.
         cookie: u64,
     },
-    /// H3: a name is in the wrong page.
+    /// A name whose hash belongs in another page (H3).
     #[error("{}: entry at {offset}: hash does not begin with the page's prefix", self.code())]
     WrongPage {
-        /// Of the entry in the page.
+        /// Offset in the page.
         offset: usize,
     },
 }
@@ -171,7 +165,7 @@ pub fn hash_of(key: [u64; 2], name: &[u8]) -> u64 {
     (siphash13(key, name) >> (64 - HASH_BITS)).max(1)
 }
 
-/// Returns the cookie of the `collision`-th name with `hash`.
+/// Returns the cookie for `hash` and a collision number.
 #[must_use]
 pub fn cookie_of(hash: u64, collision: u64) -> u64 {
     hash << COLLISION_BITS | collision
@@ -183,39 +177,35 @@ pub fn hash_in(cookie: u64) -> u64 {
     cookie >> COLLISION_BITS
 }
 
-/// Returns the number of the page at `depth` on the way to `hash`: its first bits, reversed.
+/// Returns the page number for `hash` at `depth`: the first bits, reversed.
 #[must_use]
 pub fn page_number(hash: u64, depth: u8) -> u64 {
     let first_bits_last = (hash << (64 - HASH_BITS)).reverse_bits();
     first_bits_last & ((1 << depth) - 1)
 }
 
-/// Returns the lowest hash whose first bits, reversed, are `number`.
 fn number_hash(number: u64) -> u64 {
     number.reverse_bits() >> (64 - HASH_BITS)
 }
 
-/// Returns the first hash of the page at `depth` that holds `hash`.
+/// Returns the lowest hash of the page for `hash` at `depth`.
 #[must_use]
 pub fn prefix_start(hash: u64, depth: u8) -> u64 {
     hash & !((1_u64 << (HASH_BITS - u32::from(depth))) - 1)
 }
 
-/// Returns the first hash after the page at `depth` that holds `hash`; `None` past the last page.
+/// Returns the first hash behind the page for `hash` at `depth`, if any.
 #[must_use]
 pub fn next_prefix(hash: u64, depth: u8) -> Option<u64> {
     let next = prefix_start(hash, depth) + (1_u64 << (HASH_BITS - u32::from(depth)));
     (next < 1 << HASH_BITS).then_some(next)
 }
 
-/// Every hash, where the first bits of one are the first of 64.
+/// Every hash, scaled to 64 bits.
 pub const ALL_HASHES: Range<u128> = 0..1 << 64;
 
-/// Returns the hashes that pages hold, as ranges that do not touch, in order; of each page its
-/// number and depth. `None`: two pages hold the same.
-///
-/// A page's number is the first bits of its hashes, reversed; so the number reversed in 64 bits is
-/// where its hashes begin, and it holds `2^(64 - depth)` of them.
+/// Returns the hashes of `pages` (number, depth) as disjoint ranges; `None` if two overlap. A page
+/// has `2^(64 - depth)` hashes, and its reversed number is the first of them.
 #[must_use]
 pub fn covered(pages: &mut [(u64, u8)]) -> Option<Vec<Range<u128>>> {
     pages.sort_unstable_by_key(|&(number, _)| number.reverse_bits());
@@ -232,43 +222,39 @@ pub fn covered(pages: &mut [(u64, u8)]) -> Option<Vec<Range<u128>>> {
     Some(all)
 }
 
-/// Returns the bytes that a dirent with a name of `name_bytes` takes.
+/// Returns the length of a dirent.
 #[must_use]
 pub fn entry_bytes(name_bytes: usize) -> usize {
     (DIRENT_HEAD_BYTES + name_bytes).next_multiple_of(DIRENT_UNIT_BYTES)
 }
 
-/// Returns how many names the page holds.
+/// Returns the number of names.
 #[must_use]
 pub fn count(page: &[u8]) -> u32 {
     read_u32(page, COUNT_OFFSET)
 }
 
-/// Returns how many bytes of the body are in use.
+/// Returns the bytes in use.
 #[must_use]
 pub fn used_bytes(page: &[u8]) -> u64 {
     read_u64(page, AUX_OFFSET)
 }
 
-/// Returns the depth of the page.
+/// Returns the depth.
 #[must_use]
 pub fn depth(page: &[u8]) -> u8 {
     page.get(DEPTH_OFFSET).copied().unwrap_or(0).min(DEPTH_MAX)
 }
 
-/// The bytes of a page that count its names: whole words, from the term of the writer to the bytes
-/// in use.
+/// The bytes of a page with its counts, in whole words.
 pub const COUNTS: Range<usize> = COUNT_OFFSET - 4..AUX_OFFSET + 8;
-/// Where the count of names is in [`COUNTS`].
 const COUNT_AT: usize = COUNT_OFFSET - COUNTS.start;
-/// Where the bytes in use are in [`COUNTS`].
 const USED_AT: usize = AUX_OFFSET - COUNTS.start;
 const _: () = assert!(COUNTS.start.is_multiple_of(8) && COUNTS.end.is_multiple_of(8));
 
-/// Offset of the depth: the second auxiliary field.
 const DEPTH_OFFSET: usize = AUX_OFFSET + 8;
 
-/// Makes an empty directory page of `depth` out of a page that has a header.
+/// Initialises the body of an empty page; the header is already written.
 pub fn initialise(page: &mut [u8], depth: u8) {
     page[PAGE_HEADER_BYTES..].fill(0);
     write_u32(page, COUNT_OFFSET, 0);
@@ -277,13 +263,13 @@ pub fn initialise(page: &mut [u8], depth: u8) {
     write_free(page, PAGE_HEADER_BYTES, PAGE_BYTES - PAGE_HEADER_BYTES);
 }
 
-/// Changes the depth of the page.
+/// Sets the depth.
 pub fn set_depth(page: &mut [u8], depth: u8) {
     write_u64(page, DEPTH_OFFSET, u64::from(depth));
 }
 
 fn write_free(page: &mut [u8], offset: usize, bytes: usize) {
-    // Below 24 bytes only the length fits: an 8-byte gap is part of the entry before it.
+    // A gap below 24 bytes stays part of the entry before it.
     let units = u16::try_from(bytes / DIRENT_UNIT_BYTES).expect("a page is small");
     let disk = DirentDisk { units: U16::new(units), ..DirentDisk::new_zeroed() };
     disk.write_to_prefix(&mut page[offset..]).expect("free entries are 24 bytes at least");
@@ -294,8 +280,7 @@ fn raw_entry(page: &[u8], offset: usize) -> Option<&DirentDisk> {
     Some(disk)
 }
 
-/// Steps over the entries of a page, free ones included: offset, length in bytes, entry. Ends at
-/// the first entry that can't be so.
+/// Entries of a page, free ones included, up to the first malformed one.
 struct RawEntries<'page> {
     page: &'page [u8],
     offset: usize,
@@ -335,14 +320,14 @@ fn dirent_at<'page>(page: &'page [u8], offset: usize, disk: &DirentDisk) -> Opti
     })
 }
 
-/// Steps over the names of a page, in the order in which they lie.
+/// Iterates over the names, in page order.
 pub fn dirents(page: &[u8]) -> impl Iterator<Item = Dirent<'_>> {
     raw_entries(page)
         .filter(|(_, _, disk)| disk.cookie.get() != 0)
         .filter_map(|(offset, _, disk)| dirent_at(page, offset, disk))
 }
 
-/// Finds `name`, whose hash is `hash`.
+/// Finds `name`; `hash` is its hash.
 #[must_use]
 pub fn find<'page>(page: &'page [u8], hash: u64, name: &[u8]) -> Option<Dirent<'page>> {
     raw_entries(page)
@@ -361,13 +346,14 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// Whether a name of `name_bytes` fits: what remains behind it must be nothing or a free entry.
+    /// Whether a name fits. What remains of the entry must be nothing, or long enough for a free
+    /// entry.
     fn fits(&self, name_bytes: usize) -> bool {
         let need = entry_bytes(name_bytes);
         self.bytes == need || self.bytes >= need + DIRENT_HEAD_BYTES
     }
 
-    /// Returns the bytes of the page that a name of `name_bytes` changes here, beside [`COUNTS`].
+    /// Returns the bytes that an insert changes, apart from [`COUNTS`].
     #[must_use]
     pub fn range_for(&self, name_bytes: usize) -> Range<usize> {
         let need = entry_bytes(name_bytes);
@@ -376,21 +362,20 @@ impl Gap {
     }
 }
 
-/// What one look through a page tells of a name.
+/// Result of [`look`].
 #[derive(Clone, Copy, Debug)]
-pub struct Look<'page> {
-    /// The name, if it is there.
+pub struct DirentSearch<'page> {
+    /// The name, if present.
     pub found: Option<Dirent<'page>>,
-    /// Otherwise the lowest collision number that no name with this hash has; `None`: all are
-    /// taken.
+    /// If absent, the lowest free collision number; `None` if all are used.
     pub collision: Option<u64>,
-    /// Otherwise the first free entry that has room for it.
+    /// If absent, the first free entry with room.
     pub gap: Option<Gap>,
 }
 
-/// Looks for `name`, whose hash is `hash`, and for where it would go.
+/// Searches for `name`, and for the collision number and room for an insert.
 #[must_use]
-pub fn look<'page>(page: &'page [u8], hash: u64, name: &[u8]) -> Look<'page> {
+pub fn look<'page>(page: &'page [u8], hash: u64, name: &[u8]) -> DirentSearch<'page> {
     let (mut taken, mut gap) = (0_u128, None);
     for (offset, bytes, disk) in raw_entries(page) {
         let cookie = disk.cookie.get();
@@ -400,27 +385,25 @@ pub fn look<'page>(page: &'page [u8], hash: u64, name: &[u8]) -> Look<'page> {
         } else if hash_in(cookie) == hash {
             let dirent = dirent_at(page, offset, disk);
             if let Some(found) = dirent.filter(|dirent| dirent.name == name) {
-                return Look { found: Some(found), collision: None, gap: None };
+                return DirentSearch { found: Some(found), collision: None, gap: None };
             }
             taken |= 1 << (cookie & (COLLISIONS_MAX - 1));
         }
     }
     let collision = u64::from(taken.trailing_ones());
-    Look { found: None, collision: (collision < COLLISIONS_MAX).then_some(collision), gap }
+    DirentSearch { found: None, collision: (collision < COLLISIONS_MAX).then_some(collision), gap }
 }
 
-/// Whether [`insert`] would find room for a name of `name_bytes`, perhaps after [`compact`].
+/// Whether [`insert`] finds room, perhaps after [`compact`].
 #[must_use]
 pub fn has_room(page: &[u8], name_bytes: usize) -> bool {
     let used = usize::try_from(used_bytes(page)).unwrap_or(PAGE_BYTES);
     let free = (PAGE_BYTES - PAGE_HEADER_BYTES).saturating_sub(used);
-    // What remains behind the new entry must be nothing or a free entry.
     let need = entry_bytes(name_bytes);
     free == need || free >= need + DIRENT_HEAD_BYTES
 }
 
-/// Adds a name where there is a free entry that is long enough. Returns the offset of the dirent;
-/// `None` if no free entry is: [`compact`] and try again, or split the page.
+/// Adds a name and returns its offset. On `None`, [`compact`] and retry, or split.
 pub fn insert(page: &mut [u8], new: &NewDirent<'_>) -> Option<usize> {
     let gap = raw_entries(page)
         .filter(|(_, _, disk)| disk.cookie.get() == 0)
@@ -431,11 +414,11 @@ pub fn insert(page: &mut [u8], new: &NewDirent<'_>) -> Option<usize> {
     Some(gap.offset)
 }
 
-/// Puts a name into a free entry that has room for it; `bytes` are those of [`Gap::range_for`].
+/// Writes a name into a free entry, in the bytes of [`Gap::range_for`].
 ///
 /// # Panics
 ///
-/// If it has not: a bug in the caller.
+/// If the entry is too short.
 pub fn put(bytes: &mut [u8], gap: Gap, new: &NewDirent<'_>) {
     let need = entry_bytes(new.name.len());
     if gap.bytes > need {
@@ -459,15 +442,14 @@ pub fn put(bytes: &mut [u8], gap: Gap, new: &NewDirent<'_>) {
     padding.fill(0);
 }
 
-/// Counts one name more, of an entry of `bytes`, in the bytes [`COUNTS`] of its page.
+/// Counts an added entry of `bytes`. `counts` are the bytes [`COUNTS`] of the page.
 pub fn add_to_counts(counts: &mut [u8], bytes: usize) {
     let (names, used) = (read_u32(counts, COUNT_AT), read_u64(counts, USED_AT));
     write_u32(counts, COUNT_AT, names + 1);
     write_u64(counts, USED_AT, used + u64::try_from(bytes).expect("small"));
 }
 
-/// Counts one name less, of an entry of `bytes`, in the bytes [`COUNTS`] of its page. Returns how
-/// many are left.
+/// Counts a removed entry of `bytes`, and returns the remaining names.
 pub fn subtract_from_counts(counts: &mut [u8], bytes: usize) -> u32 {
     let (names, used) = (read_u32(counts, COUNT_AT), read_u64(counts, USED_AT));
     let names = names.saturating_sub(1);
@@ -476,12 +458,11 @@ pub fn subtract_from_counts(counts: &mut [u8], bytes: usize) -> u32 {
     names
 }
 
-/// Removes the dirent at `offset`, which a find in this very page returned. The free space is
-/// joined with the free entry behind it, if there is one.
+/// Removes the dirent at `offset`, and merges it with free space behind.
 ///
 /// # Panics
 ///
-/// If there is no dirent at `offset`: a bug in the caller.
+/// If there is no dirent at `offset`.
 pub fn remove(page: &mut [u8], offset: usize) {
     let cookie = raw_entry(page, offset).map_or(0, |disk| disk.cookie.get());
     let removal = removal(page, offset, cookie).expect("found in this page");
@@ -489,25 +470,24 @@ pub fn remove(page: &mut [u8], offset: usize) {
     subtract_from_counts(&mut page[COUNTS], removal.entry_bytes);
 }
 
-/// What the removal of a name leaves.
+/// Effect of a removal.
 #[derive(Clone, Copy, Debug)]
 pub struct Removal {
-    /// Length of the entry of the name.
+    /// Length of the removed entry.
     pub entry_bytes: usize,
-    /// The free entry that takes its place, and that of a free entry behind it.
+    /// The free entry that results, merged with one behind it.
     pub gap: Gap,
 }
 
 impl Removal {
-    /// Returns the bytes of the page that change, beside [`COUNTS`].
+    /// Returns the bytes that change, apart from [`COUNTS`].
     #[must_use]
     pub fn head(&self) -> Range<usize> {
         self.gap.offset..self.gap.offset + DIRENT_HEAD_BYTES
     }
 }
 
-/// Returns what the removal of the dirent at `offset`, which has `cookie`, leaves; `None` if there
-/// is none such.
+/// Returns the effect of removing the dirent with `cookie` at `offset`.
 #[must_use]
 pub fn removal(page: &[u8], offset: usize, cookie: u64) -> Option<Removal> {
     let entry = |offset| RawEntries { page, offset }.next();
@@ -526,17 +506,17 @@ pub fn put_gap(bytes: &mut [u8], gap: Gap) {
     write_free(bytes, 0, gap.bytes);
 }
 
-/// Returns the bytes of the page that [`retarget`] changes of the dirent at `offset`.
+/// Returns the bytes that [`retarget`] changes.
 #[must_use]
 pub fn head_at(offset: usize) -> Range<usize> {
     offset..offset + DIRENT_HEAD_BYTES
 }
 
-/// Changes what the dirent whose head is `head` names, its name and cookie unchanged.
+/// Points the dirent with `head` to another anode.
 ///
 /// # Panics
 ///
-/// If there are fewer bytes than a head: a bug in the caller.
+/// If `head` is too short.
 pub fn retarget(head: &mut [u8], anode: AnodeNo, generation: Generation, kind: AnodeKind) {
     let mut disk = *raw_entry(head, 0).expect("a head is long enough");
     disk.anode_low = U32::new(u32::try_from(anode.0 & 0xffff_ffff).expect("masked"));
@@ -547,7 +527,7 @@ pub fn retarget(head: &mut [u8], anode: AnodeNo, generation: Generation, kind: A
     disk.write_to_prefix(head).expect("a head is long enough");
 }
 
-/// Moves every name to the front, so that all free space is in one entry.
+/// Moves all free space into one entry.
 pub fn compact(page: &mut [u8]) {
     let old = page.to_vec();
     initialise(page, depth(&old));
@@ -556,11 +536,11 @@ pub fn compact(page: &mut [u8]) {
     }
 }
 
-/// Adds a dirent of another page to this one, which has room for it.
+/// Copies a dirent from another page.
 ///
 /// # Panics
 ///
-/// If it has not: a bug in the caller.
+/// If there is no room.
 pub fn copy_entry(page: &mut [u8], dirent: &Dirent<'_>) {
     let new = NewDirent {
         cookie: dirent.cookie,
@@ -572,8 +552,7 @@ pub fn copy_entry(page: &mut [u8], dirent: &Dirent<'_>) {
     insert(page, &new).expect("names that came out of one page fit into one");
 }
 
-/// Checks every invariant of a page whose header has been verified, numbered `number` in its
-/// directory.
+/// Checks the tiling (H1), counts (H2), hashes (H3) and every field of page `number`.
 ///
 /// # Errors
 ///
@@ -597,7 +576,7 @@ pub fn verify(page: &[u8], number: u64) -> Result<(), DirectoryDefect> {
         if dirent.name.is_empty() || entry_bytes(dirent.name.len()) > bytes {
             return Err(bad("name_bytes"));
         }
-        // `.` and `..` would lead a program that walks down a tree round in circles.
+        // `.` or `..` would send tree walks in circles.
         let is_dots = matches!(dirent.name, b"." | b"..");
         if is_dots || dirent.name.iter().any(|&byte| byte == b'/' || byte == 0) {
             return Err(bad("name"));
@@ -648,7 +627,6 @@ mod tests {
         page
     }
 
-    /// Random inserts and removes against a map, `verify` after each.
     #[test]
     fn a_page_agrees_with_a_map_through_random_changes() {
         let mut state = 1_u64;
@@ -682,7 +660,7 @@ mod tests {
         }
     }
 
-    /// Goal: an entry has a name that programs can use.
+    /// Goal: `verify` refuses names that programs can't use.
     #[test]
     fn names_that_no_directory_has_are_refused() {
         for name in [&b"."[..], b"..", b"a/b", b"/", b"a\0"] {

@@ -1,25 +1,23 @@
-//! Disk groups: the devices of a pool, in groups of which each lies in its own way on its members.
+//! Disk groups: the devices of a pool, in groups with one layout each.
 //!
-//! One of them is the main one: it carries the fixed regions, and new metadata but for the fronts
-//! of others; and data, unless the pool was made with data elsewhere. It is described by the fields
-//! of the superblock. It is the first of a pool that is made, with the number 0, until another
-//! takes its place. The others hold data, and the front of each of their allocation groups; one
-//! that was the main one, pages of before; or one of them holds the journal, and nothing else.
+//! The main disk group has the fixed regions and new metadata, and may hold data. The fields of the
+//! superblock describe it. It is number 0 until another disk group takes its role. Each other disk
+//! group holds either only the journal, or data with the front of each of its allocation groups,
+//! and older metadata if it was the main one.
 //!
 //! # Layout
 //!
-//! Allocation groups of all disk groups have numbers of one kind. A disk group has one range of
-//! them, and group `n` begins at byte `groups_offset + n * group_bytes` of the pool whatever disk
-//! group it belongs to. On the members of another than the main disk group its range begins behind
-//! the two superblocks at their front, or behind room for the fixed regions (DG5):
+//! Allocation groups are numbered across all disk groups. Group `n` begins at byte `groups_offset +
+//! n * group_bytes` of the pool. On members of other disk groups than the main one they begin
+//! behind two superblocks, or behind room for the fixed regions (DG5):
 //!
 //! ```text
 //!   pool     | fixed | groups 0 .. a of disk group 0 | (none) | groups b .. c of disk group 1 |
 //!   member of disk group 1:        | copy 0 | copy 1 | groups b .. c | copy 2 | copy 3 |
 //! ```
 //!
-//! Each member of the disk group with the journal has all of it, at the bytes that it has in the
-//! pool. The bytes of the main disk group there are not used then:
+//! Each member of a disk group for the journal has the whole journal, at its bytes in the pool. In
+//! the main disk group these bytes are then unused:
 //!
 //! ```text
 //!   pool                 | copy 0 | copy 1 | journal | double-write area | ...
@@ -28,55 +26,55 @@
 //!
 //! # Invariants
 //!
-//! - DG1: Ranges do not overlap, and lie in what the group table has room for. Those of one disk
-//!   group need not follow each other ([`crate::lanes`]).
-//! - DG2: Each member is of one disk group, which names its slot once; no disk group names a free
+//! - DG1: Ranges do not overlap, and fit the group table. Those of one disk group need not be
+//!   adjacent ([`crate::lanes`]).
+//! - DG2: Each member is in one disk group, which lists its slot once; no disk group lists a free
 //!   slot.
-//! - DG3: A disk group that is being added has no range yet: nothing can lie there.
-//! - DG4: At most one disk group is for the journal, it is a single or a mirror, and it has no
-//!   allocation groups. The journal lies there as long as it is online.
-//! - DG5: A disk group with the role metadata has room for the fixed regions in front of its
-//!   allocation groups, and for the pool's root behind the front of its first. One of those is the
-//!   main one: they lie there, and nothing in that room of the others means anything.
+//! - DG3: A disk group in state adding has no range, so it holds no blocks.
+//! - DG4: At most one disk group is for the journal. It is a single or a mirror, without allocation
+//!   groups, and has the journal as long as it is online.
+//! - DG5: A disk group with the role metadata has room for the fixed regions before its allocation
+//!   groups, and for the pool's root page behind the front of the first of these. Only the main one
+//!   uses that room.
 
+use crate::geometry::GroupLayout;
 use std::ops::Range;
 
-use crate::geometry::{Geometry, POOL_BYTES_MAX, POOL_BYTES_MIN, SUPERBLOCK_AREA_BYTES};
+pub use crate::geometry::{ADDED_GROUPS_OFFSET, GroupRange};
+use crate::geometry::{
+    Geometry, GrowthLimit, LAST_SEGMENTS_MIN, POOL_BYTES_MAX, POOL_BYTES_MIN, SUPERBLOCK_AREA_BYTES,
+};
 use crate::group::GROUPS_PER_TABLE_PAGE;
 use crate::ids::Place;
 use crate::lanes::Lanes;
-use crate::members::Layout;
+use crate::layout::Layout;
 use crate::slots::Slots;
-use crate::stripes::{StripeShape, Stripes, Without};
+use crate::stripes::{ExcludedMembers, StripeShape, Stripes};
 
-/// Byte of a member of an added disk group at which its allocation groups begin.
-pub const ADDED_GROUPS_OFFSET: u64 = 2 * SUPERBLOCK_AREA_BYTES;
-/// A last group with fewer segments is not made: too short for its front and a few more.
-pub(crate) const LAST_SEGMENTS_MIN: u64 = 8;
 const PAGE_BYTES_WIDE: u64 = 4096;
-/// A disk group for data has room for the fixed regions if that is at most one part in so many of a
-/// member.
+/// Smallest ratio of a member to the fixed regions at which a disk group for data gets room for
+/// them.
 const ROOM_SHARE: u64 = 64;
 
-/// Whether the journal may lie in a disk group of that kind: all of it is on each member.
+/// Whether the layout can hold the journal: each member then has all of it.
 #[must_use]
 pub fn may_have_journal(layout: Layout) -> bool {
     matches!(layout, Layout::Single | Layout::Mirror)
 }
 
-/// What an added disk group is to the pool.
+/// State of an added disk group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskGroupState {
-    /// Data goes there.
+    /// Takes new data.
     Online,
-    /// It is being added: an open that finds this takes it out again.
+    /// Being added; an open removes it again.
     Adding,
-    /// What lies there moves elsewhere, and then it is taken out.
+    /// Being emptied before removal.
     Leaving,
 }
 
 impl DiskGroupState {
-    /// Returns the word for it.
+    /// Returns the word in messages.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -104,100 +102,55 @@ impl DiskGroupState {
     }
 }
 
-/// What may lie on a disk group.
+/// Permitted contents of a disk group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Roles {
+pub struct DiskGroupRoles {
     /// Blocks of files.
     pub data: bool,
-    /// Metadata, and the fixed regions. Of several that have it one is the main disk group.
+    /// Metadata and the fixed regions. One such disk group is the main one.
     pub metadata: bool,
-    /// The journal: of the main one where no other has it.
+    /// The journal, in the main disk group by default.
     pub journal: bool,
 }
 
-impl Roles {
-    /// Data alone.
-    pub const DATA: Roles = Roles { data: true, metadata: false, journal: false };
-    /// The journal alone.
-    pub const JOURNAL: Roles = Roles { data: false, metadata: false, journal: true };
-    /// Nothing.
-    pub const NONE: Roles = Roles { data: false, metadata: false, journal: false };
+impl DiskGroupRoles {
+    /// Only data.
+    pub const DATA: DiskGroupRoles = DiskGroupRoles { data: true, metadata: false, journal: false };
+    /// Only the journal.
+    pub const JOURNAL: DiskGroupRoles =
+        DiskGroupRoles { data: false, metadata: false, journal: true };
+    /// No role.
+    pub const NONE: DiskGroupRoles =
+        DiskGroupRoles { data: false, metadata: false, journal: false };
 }
 
-/// A disk group that was added.
+/// An added disk group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskGroup {
-    /// Its number, from 1 on.
+    /// Number in the pool, from 1.
     pub number: u8,
-    /// How it lies on its members.
+    /// Layout on the members.
     pub layout: Layout,
-    /// What it is to the pool.
+    /// State.
     pub state: DiskGroupState,
     /// Whether it is for the journal alone (DG4).
     pub has_journal: bool,
-    /// Whether blocks of files may lie there.
+    /// Whether it may hold blocks of files.
     pub has_data: bool,
-    /// Whether its members have room for the fixed regions in front of its allocation groups, as
-    /// those of the main disk group have (DG5).
+    /// Whether members have room for the fixed regions (DG5).
     pub has_metadata: bool,
-    /// Slots of its members (DG2).
+    /// Slots of the members (DG2).
     pub slots: Slots,
-    /// Number of its first allocation group; of a round-robin, of the first range that a member of
-    /// it can have.
+    /// First allocation group; of a round-robin, first number of its lowest possible range.
     pub first_group: u32,
-    /// Bytes that it uses of each member.
+    /// Bytes used of each member.
     pub member_bytes: u64,
-    /// Which range each of its members has, where each has one of its own.
+    /// Range of each member of a round-robin.
     pub lanes: Lanes,
 }
 
-/// The allocation groups of an added disk group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupRange {
-    /// Number of the disk group.
-    pub disk_group: u8,
-    /// Byte of its members, or of the space that their stripes are, at which they begin.
-    pub offset: u64,
-    /// The first of them.
-    pub first: u32,
-    /// How many.
-    pub count: u32,
-    /// Fragments of the last.
-    pub last_fragments: u32,
-    /// How they lie in stripes; `None`: they do not.
-    pub stripe: Option<StripeShape>,
-    /// Which part of their disk group they are, where each of its members has allocation groups of
-    /// its own: that member, counted from the first; `None`: they lie on all.
-    pub lane: Option<u8>,
-    /// Whether blocks of files may lie there.
-    pub has_data: bool,
-    /// Whether their disk group leaves: nothing new goes there.
-    pub is_leaving: bool,
-}
-
-impl GroupRange {
-    /// Returns the numbers.
-    #[must_use]
-    pub fn numbers(&self) -> Range<u32> {
-        self.first..self.first.saturating_add(self.count)
-    }
-
-    /// How many numbers behind them no other may have. Where they begin with 0, and can be of the
-    /// main disk group, its members are the pool up to their ends then
-    /// ([`Geometry::taken_by_main`]).
-    pub(crate) fn kept_behind(&self) -> u32 {
-        u32::from(self.first == 0 && self.offset != ADDED_GROUPS_OFFSET)
-    }
-
-    /// Returns the numbers with those.
-    pub(crate) fn taken(&self) -> Range<u32> {
-        self.first..self.numbers().end.saturating_add(self.kept_behind())
-    }
-}
-
-impl Geometry {
-    /// Returns the allocation groups that fit on members of which `member_bytes` are used, from
-    /// number `first` on; `None`: not even one.
+impl<'a> GroupLayout<'a> {
+    /// Returns the range from group `first` that fits on members of `member_bytes`.
     #[must_use]
     pub fn range_on(
         &self,
@@ -233,8 +186,7 @@ impl Geometry {
         })
     }
 
-    /// Returns the ranges of `group`, of whose members `members` have segments: one, or one for
-    /// each member. `None`: there is no room for any.
+    /// Returns the ranges of `group`, whose segments span `members` members: one for each lane.
     #[must_use]
     pub fn ranges_of(&self, group: &DiskGroup, members: usize) -> Option<Vec<GroupRange>> {
         let stripe = group.layout.stripe(members);
@@ -251,8 +203,8 @@ impl Geometry {
         (0..).zip(group.lanes.iter()).map(of).collect()
     }
 
-    /// Returns the lowest number from which `range` fits beside all others, and as much of it as
-    /// the group table has room for; `None`: there is no room.
+    /// Moves `range` to the lowest gap of group numbers with room, or shortens it to the widest
+    /// gap. `None` if the group table is full.
     #[must_use]
     pub fn place_range(&self, range: GroupRange) -> Option<GroupRange> {
         let end = u32::try_from(self.group_numbers_max()).unwrap_or(u32::MAX);
@@ -279,13 +231,42 @@ impl Geometry {
         Some(GroupRange { first, count: range.count.min(room), last_fragments, ..range })
     }
 
-    /// Returns a disk group that is being added: as large as its members, of which each has
-    /// `member_bytes`, and the group table have room for. `None`: they have none.
+    /// Returns the bytes used of members grown to `member_bytes`, never less than before, and the
+    /// reason for using less than all.
+    #[must_use]
+    pub fn grown_added(&self, group: &DiskGroup, member_bytes: u64) -> (u64, Option<GrowthLimit>) {
+        let narrower = usize::from(self.is_reshaped(group.number));
+        let stripe = group.layout.stripe(group.slots.len() - narrower);
+        let offset = self.offset_in(group);
+        let range =
+            |bytes| self.range_on((group.number, group.first_group), (offset, bytes), stripe);
+        let wanted = member_bytes / PAGE_BYTES_WIDE * PAGE_BYTES_WIDE;
+        let (Some(now), Some(whole)) = (range(group.member_bytes), range(wanted)) else {
+            return (group.member_bytes, None);
+        };
+        let (room, limit) = if group.layout.lanes(group.slots.len()) > 1 {
+            (now.count, GrowthLimit::Lanes)
+        } else {
+            let (end, limit) = self.numbers_until(Some(group.number), now.numbers().end);
+            (end.saturating_sub(group.first_group + now.kept_behind()), limit)
+        };
+        if whole.count <= room {
+            return (wanted.max(group.member_bytes), None);
+        }
+        let bytes = u64::from(room).saturating_mul(self.group_bytes());
+        let used = stripe.map_or(bytes, |shape| {
+            shape.rows_of_bytes(bytes, self.segment_bytes()) << shape.unit_shift
+        });
+        let ends = offset + 2 * SUPERBLOCK_AREA_BYTES;
+        (used.saturating_add(ends).max(group.member_bytes), Some(limit))
+    }
+
+    /// Plans a disk group in state adding, as large as its members and the group table permit.
     #[must_use]
     pub fn plan_added(
         &self,
         number: u8,
-        (layout, roles): (Layout, Roles),
+        (layout, roles): (Layout, DiskGroupRoles),
         slots: Slots,
         member_bytes: u64,
     ) -> Option<DiskGroup> {
@@ -325,8 +306,7 @@ impl Geometry {
         })
     }
 
-    /// Returns a disk group for the journal that is being added, on members of which each has
-    /// `member_bytes`; `None`: they are too small, or the journal cannot lie in that layout.
+    /// Plans a disk group for the journal; `None` for small members or an unsuitable layout.
     #[must_use]
     pub fn plan_journal(
         &self,
@@ -353,34 +333,32 @@ impl Geometry {
         })
     }
 
-    /// Returns how many bytes a member of a disk group for the journal has: the journal, and the
-    /// superblocks at both ends; as many as any device of a pool at least.
+    /// Returns the bytes of a member for the journal, at least the minimum of a device.
     #[must_use]
     pub fn journal_member_bytes(&self) -> u64 {
         (self.journal_range().end + 2 * SUPERBLOCK_AREA_BYTES).max(POOL_BYTES_MIN)
     }
 
-    /// Returns the bytes of the pool that have the journal, its heads first.
+    /// Returns the bytes of the pool with the journal, head pages included.
     #[must_use]
     pub fn journal_range(&self) -> Range<u64> {
         self.journal_offset..self.journal_offset + self.journal_bytes
     }
 
-    /// Whether blocks of files may lie in an allocation group: all but those of a disk group
-    /// without that role have them.
+    /// Whether `group` may hold blocks of files.
     #[must_use]
     pub fn may_have_data(&self, group: u32) -> bool {
         self.range_of(group).map_or(self.main_has_data, |range| range.has_data)
     }
 
-    /// Returns the numbers of the allocation groups of the main disk group.
+    /// Returns the group numbers of the main disk group.
     #[must_use]
     pub fn main_numbers(&self) -> Range<u32> {
         self.main_first..self.main_first.saturating_add(self.group_count)
     }
 
-    /// Returns the numbers that no other disk group may have for the main one. Where it begins with
-    /// 0 its members are the pool up to their ends, so no other begins in front of those.
+    /// Returns the numbers reserved for the main disk group. If it begins at 0, its members give
+    /// the pool its bytes up to their ends, and all numbers there are reserved.
     #[must_use]
     pub fn taken_by_main(&self) -> Range<u32> {
         let own = self.main_numbers();
@@ -392,25 +370,29 @@ impl Geometry {
         0..u32::try_from(behind).unwrap_or(u32::MAX).max(own.end)
     }
 
-    /// Returns the byte at which the allocation groups of a disk group begin on its members: behind
-    /// the superblocks, or behind room for the fixed regions (DG5).
+    /// Returns the first byte of allocation groups on a member of `group` (DG5).
     #[must_use]
     pub fn offset_in(&self, group: &DiskGroup) -> u64 {
         self.offset_with(group.has_metadata)
     }
 
-    /// Returns what a new disk group that is to have `roles` gets: with data it has room for the
-    /// metadata too where that is little, so that the main disk group can go some day.
+    /// Returns the roles of a new disk group. One for data also gets room for metadata if that
+    /// costs little, so that it can become the main one.
     #[must_use]
-    pub fn with_room(&self, roles: Roles, layout: Layout, member_bytes: u64) -> Roles {
+    pub fn with_room(
+        &self,
+        roles: DiskGroupRoles,
+        layout: Layout,
+        member_bytes: u64,
+    ) -> DiskGroupRoles {
         let is_little = self.groups_offset.saturating_mul(ROOM_SHARE) <= member_bytes;
         let has_room = roles.data && is_little && layout != Layout::RoundRobin;
-        Roles { metadata: roles.metadata || has_room, ..roles }
+        DiskGroupRoles { metadata: roles.metadata || has_room, ..roles }
     }
 
-    /// Returns the same of one that has `roles`.
+    /// Returns the first byte of allocation groups on a member with `roles`.
     #[must_use]
-    pub fn offset_for(&self, roles: Roles) -> u64 {
+    pub fn offset_for(&self, roles: DiskGroupRoles) -> u64 {
         self.offset_with(roles.metadata)
     }
 
@@ -418,9 +400,7 @@ impl Geometry {
         if has_metadata { self.groups_offset } else { ADDED_GROUPS_OFFSET }
     }
 
-    /// Whether the page behind the front of allocation group `number` is kept for the pool's root:
-    /// so it is in the first of each disk group that has room for the fixed regions, wherever these
-    /// are (DG5).
+    /// Whether the page behind the front of `number` is reserved for the root page (DG5).
     #[must_use]
     pub fn has_root_page(&self, number: u32) -> bool {
         let is_first =
@@ -428,28 +408,25 @@ impl Geometry {
         number == self.main_first || self.range_of(number).is_some_and(is_first)
     }
 
-    /// Returns the place of the pool's root page: an anode page behind the front of the first group
-    /// of the main disk group.
+    /// Returns the place of the root page, behind the front of the main disk group's first group.
     #[must_use]
     pub fn root_place(&self) -> Place {
         self.root_place_in(self.main_first)
     }
 
-    /// Returns where it is if `group` is the first of that (DG5).
+    /// Returns the place of the root page if `group` is the first of the main disk group (DG5).
     #[must_use]
     pub fn root_place_in(&self, group: u32) -> Place {
         self.page_place(group, self.front_pages())
     }
 
-    /// Returns how many pages an allocation group keeps in front of all others: its front, and
-    /// perhaps the pool's root.
+    /// Returns the pages reserved in a group: its front, and perhaps the root page.
     #[must_use]
     pub fn kept_pages(&self, number: u32) -> u32 {
         self.front_pages() + u32::from(self.has_root_page(number))
     }
 
-    /// Returns how many numbers of allocation groups the group table has room for, and the space of
-    /// a pool.
+    /// Returns the bound on group numbers.
     #[must_use]
     pub fn group_numbers_max(&self) -> u64 {
         let in_table = self.group_table_pages() * GROUPS_PER_TABLE_PAGE;
@@ -457,40 +434,41 @@ impl Geometry {
         in_table.min((POOL_BYTES_MAX - self.groups_offset) / group_bytes.max(1))
     }
 
-    /// Returns one more than the highest number of an allocation group. Not each number below has
-    /// one: see [`Geometry::has_group`].
+    /// Returns one more than the highest group number. Not all lower ones exist
+    /// ([`GroupLayout::has_group`](crate::geometry::GroupLayout::has_group)).
     #[must_use]
     pub fn group_numbers(&self) -> u32 {
         let ends = self.added.iter().map(|range| range.numbers().end);
         ends.max().unwrap_or(0).max(self.main_numbers().end)
     }
 
-    /// Returns the numbers of all allocation groups, in order.
-    pub fn groups(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.group_numbers()).filter(|group| self.has_group(*group))
+    /// Returns all group numbers, in order.
+    pub fn groups(&self) -> impl Iterator<Item = u32> + use<'a> {
+        let layout = *self;
+        (0..self.group_numbers()).filter(move |group| layout.has_group(*group))
     }
 
-    /// Whether there is an allocation group `number`.
+    /// Whether group `number` exists.
     #[must_use]
     pub fn has_group(&self, number: u32) -> bool {
         self.main_numbers().contains(&number) || self.range_of(number).is_some()
     }
 
-    /// Returns the range of an added disk group that has allocation group `number`.
+    /// Returns the added range with group `number`.
     #[must_use]
-    pub fn range_of(&self, number: u32) -> Option<&GroupRange> {
-        self.added.iter().find(|range| range.numbers().contains(&number))
+    pub fn range_of(&self, number: u32) -> Option<&'a GroupRange> {
+        self.0.added.iter().find(|range| range.numbers().contains(&number))
     }
 
-    /// Returns the numbers of the allocation groups of a disk group, in order of its ranges.
-    pub fn groups_of(&self, disk_group: u8) -> impl Iterator<Item = u32> + Clone + '_ {
-        let of_main = if disk_group == self.main { self.main_numbers() } else { 0..0 };
-        let added = self.added.iter().filter(move |range| range.disk_group == disk_group);
+    /// Returns the group numbers of a disk group, range by range.
+    pub fn groups_of(&self, disk_group: u8) -> impl Iterator<Item = u32> + Clone + use<'a> {
+        let of_main = if disk_group == self.0.main { self.main_numbers() } else { 0..0 };
+        let added = self.0.added.iter().filter(move |range| range.disk_group == disk_group);
         of_main.chain(added.flat_map(GroupRange::numbers))
     }
 
-    /// Returns the numbers of the allocation groups of a disk group, where they follow each other:
-    /// of a round-robin there may be others between them ([`Geometry::groups_of`]).
+    /// Returns the span of group numbers. A round-robin may have gaps
+    /// ([`GroupLayout::groups_of`](crate::geometry::GroupLayout::groups_of)).
     #[must_use]
     pub fn numbers_of(&self, disk_group: u8) -> Range<u32> {
         if disk_group == self.main {
@@ -501,7 +479,7 @@ impl Geometry {
         first..own().map(|range| range.numbers().end).max().unwrap_or(first)
     }
 
-    /// Returns the number of the disk group that has allocation group `number`.
+    /// Returns the disk group of group `number`.
     #[must_use]
     pub fn disk_group_of(&self, number: u32) -> Option<u8> {
         if self.main_numbers().contains(&number) {
@@ -510,20 +488,19 @@ impl Geometry {
         self.range_of(number).map(|range| range.disk_group)
     }
 
-    /// Returns how allocation group `number` lies in stripes; `None`: it does not.
+    /// Returns the stripes of group `number`, if any.
     #[must_use]
     pub fn stripe_of(&self, number: u32) -> Option<StripeShape> {
         self.range_of(number).map_or(self.main_stripe, |range| range.stripe)
     }
 
-    /// Whether allocation group `number` lies in stripes.
+    /// Whether group `number` is in stripes.
     #[must_use]
     pub fn is_striped(&self, number: u32) -> bool {
         self.stripe_of(number).is_some()
     }
 
-    /// Returns the bytes of the pool from the first to behind the last allocation group of an added
-    /// disk group.
+    /// Returns the bytes of `range` in the pool.
     #[must_use]
     pub fn bytes_of(&self, range: &GroupRange) -> Range<u64> {
         let start = self.group_offset(range.first);
@@ -531,8 +508,7 @@ impl Geometry {
         start..self.group_offset(last) + (u64::from(range.last_fragments) << self.fragment_shift)
     }
 
-    /// Returns where the space of the pool ends: behind the main disk group, superblocks included,
-    /// and every allocation group.
+    /// Returns the end of every group and of the main disk group's superblocks.
     #[must_use]
     pub fn space_end(&self) -> u64 {
         let ends = self.added.iter().map(|range| self.bytes_of(range).end);
@@ -540,7 +516,7 @@ impl Geometry {
         ends.max().unwrap_or(0).max(main)
     }
 
-    /// Returns the bytes of the pool that the allocation groups of the main disk group have.
+    /// Returns the bytes of the main disk group's groups in the pool.
     #[must_use]
     pub fn main_bytes(&self) -> Range<u64> {
         let numbers = self.main_numbers();
@@ -549,15 +525,15 @@ impl Geometry {
         start..self.group_offset(last) + (u64::from(self.fragments_of(last)) << self.fragment_shift)
     }
 
-    /// Returns where the allocation groups of an added disk group in stripes of `shape` lie, which
-    /// begin at byte `groups_offset` of its members.
+    /// Returns the stripe mapping of an added disk group with groups from `groups_offset`.
     #[must_use]
     pub fn added_stripes(&self, shape: StripeShape, groups_offset: u64) -> Stripes {
         let segment_bytes = self.segment_bytes();
-        Stripes { shape, groups_offset, segment_bytes, without: Without::NONE }
+        Stripes { shape, groups_offset, segment_bytes, without: ExcludedMembers::NONE }
     }
 
-    /// Checks what was added (DG1): names what is wrong.
+    /// Checks that the ranges of allocation groups fit the group table and do not overlap (DG1).
+    /// The error is the name of the wrong field.
     pub(crate) fn verify_added(&self) -> Result<(), &'static str> {
         let numbers_max = self.group_numbers_max();
         if u64::from(self.main_first) + u64::from(self.group_count) > numbers_max
@@ -597,22 +573,22 @@ mod tests {
         Geometry::plan(&options).expect("64 MiB are enough")
     }
 
-    /// Goal: groups that were added lie behind all others, have the places that their numbers say,
-    /// and none where there is none.
+    /// Goal: added groups lie behind all others, at the places that their numbers give.
     #[test]
     fn added_groups_have_places_of_their_own() {
         let mut geometry = geometry();
         for (disk_group, bytes) in [(1, 33 << 20), (2, 100 << 20), (3, 9 << 20)] {
             let range = geometry
+                .group_layout()
                 .range_on((disk_group, 0), (ADDED_GROUPS_OFFSET, bytes), None)
                 .expect("one fits");
-            let placed = geometry.place_range(range).expect("the table has room");
+            let placed = geometry.group_layout().place_range(range).expect("the table has room");
             assert_eq!(placed.count, range.count);
             geometry.added.push(placed);
             assert_eq!(geometry.verify(), Ok(()), "{geometry:?}");
         }
         let (mut end, mut seen) = (0, 0);
-        for number in geometry.groups() {
+        for number in geometry.group_layout().groups() {
             let offset = geometry.group_offset(number);
             assert!(offset >= end, "{number}");
             let last = Place::new(0, number, geometry.fragments_of(number) - 1);
@@ -621,59 +597,73 @@ mod tests {
             assert_eq!(geometry.device_offset(last, 2), None);
             end = at + 4096;
             seen += 1;
-            assert_eq!(geometry.disk_group_of(number) == Some(0), number < geometry.group_count);
+            assert_eq!(
+                geometry.group_layout().disk_group_of(number) == Some(0),
+                number < geometry.group_count
+            );
         }
         let added: u32 = geometry.added.iter().map(|range| range.count).sum();
         assert_eq!(seen, geometry.group_count + added);
-        assert!(end <= geometry.space_end());
-        assert!(!geometry.has_group(geometry.group_numbers()));
-        assert_eq!(geometry.fragments_of(geometry.group_numbers()), 0);
+        assert!(end <= geometry.group_layout().space_end());
+        assert!(!geometry.group_layout().has_group(geometry.group_layout().group_numbers()));
+        assert_eq!(geometry.fragments_of(geometry.group_layout().group_numbers()), 0);
     }
 
-    /// Goal: what a group leaves is given to the next one that fits there, and never to two.
+    /// Goal: numbers of a removed disk group are reused, never twice.
     #[test]
     fn numbers_that_became_free_are_given_out_again() {
         let mut geometry = geometry();
         for disk_group in 1..=3 {
             let range = geometry
+                .group_layout()
                 .range_on((disk_group, 0), (ADDED_GROUPS_OFFSET, 40 << 20), None)
                 .expect("one fits");
-            geometry.added.push(geometry.place_range(range).expect("room"));
+            geometry.added.push(geometry.group_layout().place_range(range).expect("room"));
         }
         let free = geometry.added.remove(1);
-        let small =
-            geometry.range_on((4, 0), (ADDED_GROUPS_OFFSET, 20 << 20), None).expect("one fits");
-        let placed = geometry.place_range(small).expect("room");
+        let small = geometry
+            .group_layout()
+            .range_on((4, 0), (ADDED_GROUPS_OFFSET, 20 << 20), None)
+            .expect("one fits");
+        let placed = geometry.group_layout().place_range(small).expect("room");
         assert_eq!(placed.first, free.first);
         geometry.added.push(placed);
         assert_eq!(geometry.verify(), Ok(()));
-        let large =
-            geometry.range_on((5, 0), (ADDED_GROUPS_OFFSET, 64 << 20), None).expect("it fits");
-        let placed = geometry.place_range(large).expect("room");
-        assert!(placed.first >= geometry.group_numbers(), "behind all others");
+        let large = geometry
+            .group_layout()
+            .range_on((5, 0), (ADDED_GROUPS_OFFSET, 64 << 20), None)
+            .expect("it fits");
+        let placed = geometry.group_layout().place_range(large).expect("room");
+        assert!(placed.first >= geometry.group_layout().group_numbers(), "behind all others");
         geometry.added.push(GroupRange { first: free.first, ..placed });
         assert_eq!(geometry.verify(), Err("disk_groups"), "two have one number");
     }
 
-    /// Goal: a plan says of each member what it uses, and its range comes back from that.
+    /// Goal: the member bytes of a plan yield the planned range.
     #[test]
     fn a_plan_gives_the_range_that_it_was_made_of() {
         let geometry = geometry();
         for bytes in [20 << 20, 1 << 30, 1 << 45] {
             let plan = geometry
-                .plan_added(1, (Layout::Mirror, Roles::DATA), (1..3).into(), bytes)
+                .group_layout()
+                .plan_added(1, (Layout::Mirror, DiskGroupRoles::DATA), (1..3).into(), bytes)
                 .expect("it fits");
-            let range = geometry.range_on(
+            let range = geometry.group_layout().range_on(
                 (1, plan.first_group),
                 (ADDED_GROUPS_OFFSET, plan.member_bytes),
                 None,
             );
             let range = range.expect("it was planned so");
-            assert_eq!(geometry.place_range(range), Some(range), "{bytes}");
+            assert_eq!(geometry.group_layout().place_range(range), Some(range), "{bytes}");
             assert!(plan.member_bytes <= bytes);
         }
         assert_eq!(
-            geometry.plan_added(1, (Layout::Single, Roles::DATA), (1..2).into(), 1 << 20),
+            geometry.group_layout().plan_added(
+                1,
+                (Layout::Single, DiskGroupRoles::DATA),
+                (1..2).into(),
+                1 << 20
+            ),
             None
         );
     }
@@ -681,16 +671,21 @@ mod tests {
     #[test]
     fn no_more_groups_than_the_table_has_room_for() {
         let mut geometry = geometry();
-        let range =
-            geometry.range_on((1, 0), (ADDED_GROUPS_OFFSET, 1 << 45), None).expect("many fit");
-        let placed = geometry.place_range(range).expect("some have room");
+        let range = geometry
+            .group_layout()
+            .range_on((1, 0), (ADDED_GROUPS_OFFSET, 1 << 45), None)
+            .expect("many fit");
+        let placed = geometry.group_layout().place_range(range).expect("some have room");
         assert!(placed.count < range.count);
         geometry.added.push(placed);
         assert_eq!(geometry.verify(), Ok(()));
-        assert_eq!(u64::from(geometry.group_numbers()), geometry.group_numbers_max());
-        assert_eq!(geometry.place_range(range), None, "it is full");
         assert_eq!(
-            geometry.range_on((2, 0), (ADDED_GROUPS_OFFSET, 1 << 20), None),
+            u64::from(geometry.group_layout().group_numbers()),
+            geometry.group_layout().group_numbers_max()
+        );
+        assert_eq!(geometry.group_layout().place_range(range), None, "it is full");
+        assert_eq!(
+            geometry.group_layout().range_on((2, 0), (ADDED_GROUPS_OFFSET, 1 << 20), None),
             None,
             "too small for one"
         );

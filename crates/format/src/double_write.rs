@@ -1,10 +1,9 @@
-//! The double-write area: pages that must reach home together are written here first.
+//! The double-write area: first destination of pages that must reach home together.
 //!
 //! # Layout
 //!
-//! Head pages first, each with 330 entries of place and checksum, then the pages. A group is
-//! whole when every head of its sequence verifies and every page has its checksum; only then is it
-//! copied home. An area whose heads do not all carry one sequence holds nothing.
+//! Head pages, each with 330 entries of place and checksum, then the pages. Recovery copies these
+//! pages home only if every head of one sequence verifies and every page has its checksum.
 
 use crate::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry};
 use crate::ids::{Lsn, Place, PoolId};
@@ -23,22 +22,22 @@ const _: () = assert!(PAGE_HEADER_BYTES + 330 * DOUBLE_WRITE_ENTRY_BYTES <= PAGE
 pub struct DoubleWriteHead {
     /// Rises with each group.
     pub sequence: u64,
-    /// Which head of the group this is.
+    /// Index of the head in its group.
     pub head_index: u64,
     /// Pages of the whole group.
     pub page_count: u64,
-    /// Position in the log that was durable when the group was written.
+    /// Durable end of the log at the time of the write.
     pub lsn: Lsn,
-    /// Place and checksum of the pages that this head lists.
+    /// Place and checksum of this head's pages.
     pub entries: Vec<(Place, u32)>,
 }
 
 impl DoubleWriteHead {
-    /// Returns the bytes of this head.
+    /// Returns the bytes of the head.
     ///
     /// # Panics
     ///
-    /// If there are too many entries: a bug in the caller.
+    /// If there are too many entries.
     #[must_use]
     pub fn encode(&self, pool_id: PoolId, geometry: &Geometry) -> PageBytes {
         let mut bytes = [0; PAGE_BYTES];
@@ -57,7 +56,7 @@ impl DoubleWriteHead {
         bytes
     }
 
-    /// Returns the head in `bytes`; `None` if there is none.
+    /// Returns the head in `bytes`; `None` if it does not verify.
     #[must_use]
     pub fn decode(
         bytes: &PageBytes,
@@ -89,13 +88,13 @@ impl DoubleWriteHead {
         Geometry::fixed_place(Self::head_offset(geometry, head_index))
     }
 
-    /// Returns the byte offset on the device of head `head_index`.
+    /// Returns the byte offset of head `head_index` on the device.
     #[must_use]
     pub fn head_offset(geometry: &Geometry, head_index: u64) -> u64 {
         geometry.double_write_offset + head_index * 4096
     }
 
-    /// Returns the byte offset on the device of page `index` of the area.
+    /// Returns the byte offset of page `index` of the area on the device.
     #[must_use]
     pub fn page_offset(geometry: &Geometry, index: u64) -> u64 {
         geometry.double_write_offset + (geometry.double_write_heads() + index) * 4096

@@ -1,4 +1,4 @@
-//! The fileset entry: 512 bytes that describe one fileset and hold the root of its anode table.
+//! The fileset entry: 512 bytes that describe one fileset, with the root of its anode table.
 
 mod moving;
 
@@ -14,129 +14,113 @@ use crate::defect::{DefectCode, FoundDefect};
 use crate::geometry::BLOCK_SHIFTS;
 use crate::ids::{AnodeNo, EPOCH_MAX, Epoch, FILESET_SLOTS_MAX, FilesetId};
 use crate::page::{PAGE_HEADER_BYTES, PageBytes, SLOT_BYTES, SLOTS_PER_PAGE, read_u64};
-use crate::stream::STREAM_GENERATION_MAX;
 
-pub use moving::{MoveToken, Moving};
+pub use moving::{MoveState, MoveToken};
 
+/// Bound on generations, so that no stream can exhaust a pool's epochs.
+pub const STREAM_GENERATION_MAX: u64 = 1 << 47;
 /// Bytes of a fileset entry.
 pub const FILESET_BYTES: usize = SLOT_BYTES;
-/// Slot of the fileset that every pool is born with.
+/// Slot of the root fileset, which every pool has.
 pub const ROOT_SLOT: u32 = 0;
-/// Identity of the fileset that every pool is born with.
+/// Identity of the root fileset.
 pub const ROOT_FILESET: FilesetId = FilesetId(1);
-/// Anode number by which the pages of a fileset's anode table name their owner.
+/// Owner in the pages of an anode table.
 pub const ANODE_TABLE_ANODE: AnodeNo = AnodeNo(0);
 
-/// Bytes that one part of a fileset's name can take.
+/// Most bytes of a name part.
 pub const NAME_PART_BYTES: usize = 64;
-/// Name of the fileset that every pool is born with.
+/// Name of the root fileset.
 pub const ROOT_NAME: &str = "root";
-/// Bit of `flags`: nobody may change what is in the fileset.
 const FLAG_READ_ONLY: u8 = 1;
-/// Bit of `flags`: pointers of its files may reserve room.
+/// Bit of `flags`: pointers of files may hold reservations.
 const FLAG_MAY_RESERVE: u8 = 2;
 const FLAGS_KNOWN: u8 = FLAG_READ_ONLY | FLAG_MAY_RESERVE;
 
 const STATE_WRITABLE: u8 = 1;
-const STATE_CLONE: u8 = 2;
+const STATE_SNAPSHOT: u8 = 2;
 const STATE_DELETED: u8 = 3;
-const STATE_DELETED_CLONE: u8 = 4;
+const STATE_DELETED_SNAPSHOT: u8 = 4;
 const STATE_HOLD: u8 = 5;
 const STATE_RECEIVING: u8 = 6;
 
-/// Byte for byte. Format: `docs/FORMAT.md#fileset-entry`.
+/// Format: `docs/FORMAT.md#fileset-entry`. For fields without comment see [`Fileset`].
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct FilesetDisk {
-    /// CRC-32C of bytes 4 to 511.
+    /// Detects rot. CRC-32C of bytes 4 to 511.
     crc32c: U32,
-    /// 0: free; 1: writable; 2: a clone; 3: deleted, and not all of it is freed yet; 4: a clone
-    /// that is so; 5: no fileset, but a hold of a clone.
+    /// 0: free; 1: writable; 2: snapshot; 3: deleted, freeing in progress; 4: deleted snapshot,
+    /// freeing in progress; 5: hold of a snapshot; 6: receiving a stream.
     state: u8,
-    /// Height of the anode table's map.
     height: u8,
-    /// Default block size of files: binary logarithm.
     block_shift: u8,
-    /// Bit 0: read-only. Bit 1: pointers of its files may reserve room.
+    /// Bit 0: read-only. Bit 1: pointers of files may hold reservations.
     flags: u8,
-    /// Identity: the number of the transaction that made it. Detects an entry in the wrong slot.
+    /// Epoch of creation. Detects the entry of an earlier fileset.
     id: U64,
-    /// Own slot.
+    /// Detects an entry in the wrong slot.
     slot: U32,
-    /// Slot of the fileset above it in the path of names, of a clone of the one that it was taken
-    /// of, of a hold of the clone, plus one; 0: none.
+    /// Slot plus one; 0: none.
     above: U32,
-    /// Anodes in use.
     anodes_used: U64,
-    /// Anode numbers at and past this have never been used (Netra's last-inode counter).
+    /// First number never used (Netra's last-inode counter).
     anodes_end: U64,
-    /// Family: what its pages and blocks name as their owner. The identity of the first of it.
+    /// Owner in pages and blocks: the identity of the family's first fileset.
     family: U64,
-    /// When it was made: seconds since 1970.
     created_seconds: U64,
-    /// Deleted: container at which freeing goes on. Else 0.
+    /// [`Cursor::container`] of a deleted or receiving fileset; else 0.
     cursor_anode: U64,
-    /// Deleted: end of the byte range, in that container, up to which it is freed. Else 0.
+    /// [`Cursor::end`] of a deleted or receiving fileset; else 0.
     cursor_end: U64,
-    /// Deleted: height above the content up to which it is freed there. Else 0.
+    /// [`Cursor::height`] of a deleted or receiving fileset; else 0.
     cursor_height: u8,
-    /// On its way to another pool: 1: it leaves; 2: it arrives; 3: it has arrived; else 0.
+    /// Move to another pool: 1: leaving; 2: arriving; 3: arrived; else 0.
     moving: u8,
-    /// Zero.
     reserved_a: [u8; 14],
-    /// Pages of the anode table.
     table_pages: U64,
-    /// Fragments of the anode table's own pages, map pages included.
     table_fragments: U64,
-    /// Last part of its name, padded with zeros.
     name: [u8; 64],
-    /// Random bits that handles name it by.
+    /// Finds the fileset of a handle.
     uuid: [u8; 16],
-    /// What was born in this epoch or before it belongs to the parent, too. 0: nothing does.
+    /// Newest epoch shared with the parent; 0: none. May a page be changed in place?
     shared_epoch: U64,
-    /// Slot of the clone that was taken of it last, or that it was forked from, plus one; of a
-    /// clone, of the one before it. 0: none.
+    /// Slot plus one; 0: none.
     parent: U32,
-    /// Zero.
     reserved_b: [u8; 4],
-    /// Most bytes that it may reference; 0: no limit. Which writes are refused?
+    /// Which writes are refused? 0: no limit.
     quota: U64,
-    /// Bytes that are kept free for it, less what it references. What may nobody else have?
+    /// How much space is closed to other filesets?
     reservation: U64,
-    /// What is added to an epoch to make a generation. Keeps them above those that were received.
+    /// Keeps new generations above received ones.
     generation_base: U64,
-    /// Of a received clone what names its content in every pool; of a fileset that receives the
-    /// same of what comes. 0: `uuid` does. Of one that leaves the pool that it goes to, of one that
-    /// has arrived the pool that it came from.
+    /// Received or receiving: identity of the content in every pool; 0: `uuid`. Leaving: target
+    /// pool. Arrived: source pool.
     origin: [u8; 16],
-    /// Names the move that it is in; 0: none. Which fileset there is this one?
+    /// Which fileset of the other pool is the same one? 0: none.
     move_token: [u8; 16],
-    /// 8 pointers of the anode table.
     root: [u8; 256],
 }
 
 const _: () = assert!(size_of::<FilesetDisk>() == FILESET_BYTES);
 
-/// Byte for byte. Format: `docs/FORMAT.md#fileset-counts`.
+/// Counters beside an entry. Format: `docs/FORMAT.md#fileset-counts`.
 ///
-/// What changes with each installation of blocks: operations add to it, so it lies beside the entry
-/// and not under its checksum.
+/// Map updates change them without a lock, so the entry's checksum excludes them.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct FilesetCountsDisk {
-    /// Fragments that it references: those of all its anodes and of its anode table. How much of
-    /// its quota is used?
+    /// How much of the quota is used?
     fragments: U64,
-    /// Zero.
     reserved: [u8; 40],
 }
 
-/// Bytes of the counts of one entry.
+/// Bytes of the counters of one entry.
 pub const COUNTS_BYTES: usize = 48;
 const _: () = assert!(size_of::<FilesetCountsDisk>() == COUNTS_BYTES);
 const _: () = assert!(PAGE_HEADER_BYTES + SLOTS_PER_PAGE * COUNTS_BYTES <= SLOT_BYTES);
 
-/// Returns where in a page of the fileset table the counts of the entry in `slot` of the page are.
+/// Returns the offset of the counters of `slot` in its page.
 #[must_use]
 pub fn counts_offset(slot: usize) -> usize {
     PAGE_HEADER_BYTES + slot * COUNTS_BYTES
@@ -146,30 +130,30 @@ pub fn counts_offset(slot: usize) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamePart(String);
 
-/// Why text cannot name a fileset: choose another name.
+/// Why text can't name a fileset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// No text at all, also between two slashes.
+    /// Empty, perhaps between two slashes.
     #[error("a part of the name is empty")]
     Empty,
-    /// Longer than the entry has room for.
+    /// Longer than [`NAME_PART_BYTES`].
     #[error("a part of the name is longer than {NAME_PART_BYTES} bytes")]
     TooLong,
-    /// `.` and `..` are directories everywhere else.
+    /// `.` or `..`, which mean directories elsewhere.
     #[error("no part of the name may be \".\" or \"..\"")]
     Dots,
-    /// What separates names, and what cannot be printed.
+    /// A separator or an unprintable character.
     #[error("the name may not hold \":\", \"@\" or a control character")]
     Character,
 }
 
 impl NamePart {
-    /// Returns `text` as a part of a name.
+    /// Verifies `text` as a name part.
     ///
     /// # Errors
     ///
-    /// [`NameError`] if it is none.
+    /// [`NameError`]: choose another name.
     pub fn new(text: &str) -> Result<NamePart, NameError> {
         let is_refused = |c: char| matches!(c, ':' | '@' | '/') || c.is_control();
         match text {
@@ -181,13 +165,13 @@ impl NamePart {
         }
     }
 
-    /// Returns what comes before every name, and is none.
+    /// Returns the lower bound of all names. It is no valid name itself.
     #[must_use]
     pub fn first() -> NamePart {
         NamePart(String::new())
     }
 
-    /// Returns the name of the fileset that every pool is born with.
+    /// Returns the name of the root fileset.
     #[must_use]
     pub fn root() -> NamePart {
         NamePart(ROOT_NAME.to_owned())
@@ -214,7 +198,7 @@ impl NamePart {
     }
 }
 
-/// The name of a fileset: its parts from the top. Written with slashes between them.
+/// Full name of a fileset: its parts from the top, written with slashes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilesetName(Vec<NamePart>);
 
@@ -226,7 +210,7 @@ impl FilesetName {
     }
 }
 
-/// Returns the name of these parts, from the top, as users write it.
+/// Returns the full name of these parts.
 #[must_use]
 pub fn joined(parts: &[NamePart]) -> String {
     parts.iter().map(NamePart::as_str).collect::<Vec<_>>().join("/")
@@ -246,84 +230,83 @@ impl fmt::Display for FilesetName {
     }
 }
 
-/// How far the walk that frees a deleted fileset has come. It goes in post-order: by container, the
-/// anode table last, then by the end of the byte range, then by the height above the content. All
-/// up to and with this position is freed.
+/// Progress of freeing a deleted fileset, or of receiving a stream.
+///
+/// The order is post-order: by container, the anode table last, then by end of the byte range, then
+/// by height above the content. Everything up to and including the cursor is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
-    /// Container: an anode's number; [`Cursor::TABLE`] for the anode table.
+    /// Anode number, or [`Cursor::TABLE`].
     pub container: u64,
     /// End of the byte range in the container.
     pub end: u64,
-    /// Content and data 0, a fine leaf 1, a leaf 2, and so on.
+    /// Content and data 0, fine leaf 1, leaf 2, and so on.
     pub height: u8,
 }
 
 impl Cursor {
-    /// The container that comes last: the anode table.
+    /// The anode table, the last container.
     pub const TABLE: u64 = u64::MAX;
-    /// Nothing is freed yet.
+    /// No progress yet.
     pub const START: Cursor = Cursor { container: 0, end: 0, height: 0 };
-    /// Height of a fine leaf above the content.
+    /// Height of a fine leaf.
     pub const FINE_LEAF_HEIGHT: u8 = 1;
 
-    /// Returns the position in `container` of what covers `blocks` from `first` on, each of
-    /// `1 << shift` bytes, at `height`.
+    /// Returns the position of `blocks` blocks of `1 << shift` bytes from `first`, at `height`.
     #[must_use]
     pub fn at(container: u64, (first, blocks): (u64, u64), shift: u8, height: u8) -> Cursor {
         let end = first.saturating_add(blocks).saturating_mul(1 << shift);
         Cursor { container, end, height }
     }
 
-    /// Returns the height of what a pointer leads to that has `levels` levels of map pages below
-    /// it, split leaves aside: of content 0, of a leaf 2.
+    /// Returns the height for a pointer with `levels` levels of map pages below it.
     #[must_use]
     pub fn height_of(levels: u8) -> u8 {
         if levels == 0 { 0 } else { Cursor::FINE_LEAF_HEIGHT + levels }
     }
 }
 
-/// What a fileset is.
+/// State of a fileset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilesetState {
     /// In use.
     Writable,
-    /// What a fileset was like at one moment: nobody changes it.
-    Clone,
-    /// Nobody reaches it; what it held is freed up to the cursor.
+    /// A read-only state of a fileset at one moment.
+    Snapshot,
+    /// Unreachable; freed up to the cursor.
     Deleted(Cursor),
-    /// So is a clone.
-    DeletedClone(Cursor),
-    /// It is none, and holds nothing: a name by which somebody keeps a clone from being deleted.
+    /// An unreachable snapshot; freed up to the cursor.
+    DeletedSnapshot(Cursor),
+    /// An empty entry: a name that protects a snapshot from deletion.
     Hold,
-    /// Nobody reaches it; of the stream that it receives all up to here has come.
+    /// Unreachable; a stream has arrived up to the cursor.
     Receiving(Cursor),
 }
 
 impl FilesetState {
-    /// Returns how far the freeing of a deleted fileset has come; `None` for one in use.
+    /// Returns the progress of freeing; `None` unless deleted.
     #[must_use]
     pub fn cursor(self) -> Option<Cursor> {
         match self {
             FilesetState::Writable
-            | FilesetState::Clone
+            | FilesetState::Snapshot
             | FilesetState::Hold
             | FilesetState::Receiving(_) => None,
-            FilesetState::Deleted(cursor) | FilesetState::DeletedClone(cursor) => Some(cursor),
+            FilesetState::Deleted(cursor) | FilesetState::DeletedSnapshot(cursor) => Some(cursor),
         }
     }
 
-    /// Whether it is a clone, also one that was deleted.
+    /// Whether it is a snapshot, deleted or not.
     #[must_use]
-    pub fn is_of_clone(self) -> bool {
-        matches!(self, FilesetState::Clone | FilesetState::DeletedClone(_))
+    pub fn is_of_snapshot(self) -> bool {
+        matches!(self, FilesetState::Snapshot | FilesetState::DeletedSnapshot(_))
     }
 
-    /// Returns what it is once freeing has come so far.
+    /// Returns the deleted state with freeing done up to `cursor`.
     #[must_use]
     pub fn freed_to(self, cursor: Cursor) -> FilesetState {
-        if self.is_of_clone() {
-            FilesetState::DeletedClone(cursor)
+        if self.is_of_snapshot() {
+            FilesetState::DeletedSnapshot(cursor)
         } else {
             FilesetState::Deleted(cursor)
         }
@@ -335,60 +318,57 @@ impl FilesetState {
 pub struct Fileset {
     /// Identity.
     pub id: FilesetId,
-    /// What its pages and blocks name as their owner.
+    /// Owner in pages and blocks.
     pub family: FilesetId,
     /// Own slot.
     pub slot: u32,
-    /// Slot of the fileset above it in the path of names; of a clone, of the one that it was taken
-    /// of; of a hold, of the clone.
+    /// Slot of the parent by name; of a snapshot, its fileset; of a hold, its snapshot.
     pub above: Option<u32>,
-    /// What it is.
+    /// State.
     pub state: FilesetState,
-    /// Slot of the clone that was taken of it last, or that it was forked from; of a clone, of the
-    /// one before it.
+    /// Slot of the newest snapshot, or of the origin of a clone; of a snapshot, the previous one.
     pub parent: Option<u32>,
-    /// What was born in this epoch or before it belongs to the parent, too.
+    /// Newest epoch shared with the parent.
     pub shared_epoch: Epoch,
-    /// Whether nobody may change what is in it.
+    /// Whether the contents are read-only.
     pub is_read_only: bool,
-    /// Whether pointers of its files may reserve room: set before the first does, and never
-    /// cleared.
+    /// Whether pointers of files may hold reservations. Set before the first, never cleared.
     pub may_reserve: bool,
-    /// Default block size of files: binary logarithm.
+    /// Default block size: binary logarithm.
     pub block_shift: u8,
     /// Anodes in use.
     pub anodes_used: u64,
-    /// Anode numbers at and past this have never been used.
+    /// First anode number never used.
     pub anodes_end: u64,
-    /// When it was made: seconds since 1970.
+    /// Creation, in seconds since 1970.
     pub created_seconds: u64,
     /// Height of the anode table's map.
     pub height: u8,
     /// Pages of the anode table.
     pub table_pages: u64,
-    /// Fragments of the anode table's own pages, map pages included.
+    /// Fragments of the anode table, map pages included.
     pub table_fragments: u64,
-    /// Last part of its name.
+    /// Last part of the name.
     pub name: NamePart,
-    /// Random bits that handles name it by.
+    /// Random identity in handles.
     pub uuid: [u8; 16],
-    /// What is added to an epoch to make a generation.
+    /// Added to an epoch to make a generation.
     pub generation_base: u64,
-    /// What names its content in every pool, of one that was received; 0: `uuid` does.
+    /// Identity of received content in every pool; 0: `uuid`.
     pub origin: [u8; 16],
-    /// What it is on its way to another pool.
-    pub moving: Option<Moving>,
+    /// Move to another pool.
+    pub moving: Option<MoveState>,
     /// 8 pointers of the anode table.
     pub root: [u8; 256],
-    /// Most bytes that it may reference; 0: no limit.
+    /// Most bytes referenced; 0: no limit.
     pub quota_bytes: u64,
-    /// Bytes that are kept free for it, less what it references.
+    /// Bytes reserved, referenced ones included.
     pub reservation_bytes: u64,
-    /// Fragments that it references. They are beside the entry, not in it ([`counts_offset`]).
+    /// Fragments referenced, stored beside the entry ([`counts_offset`]).
     pub fragments: u64,
 }
 
-/// Why 512 bytes are not a usable fileset entry.
+/// Why a fileset entry is damaged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesetError {
@@ -398,19 +378,19 @@ pub enum FilesetError {
         self.code()
     )]
     BadChecksum {
-        /// Which slot.
+        /// The slot.
         slot: u32,
-        /// On disk.
+        /// Checksum on disk.
         stored: u32,
-        /// Of the bytes.
+        /// Checksum of the bytes.
         computed: u32,
     },
-    /// A field that can't be so.
+    /// A field out of its bounds.
     #[error("{}: fileset slot {slot}: {field} is out of bounds", self.code())]
     BadField {
-        /// Which slot.
+        /// The slot.
         slot: u32,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
     },
 }
@@ -464,12 +444,12 @@ impl Fileset {
         }
     }
 
-    /// Verifies the entry in `slot` of a page of the table, which is `number` in the pool, and
-    /// returns the fileset with its counts; `None` if it is free.
+    /// Verifies entry `slot` of a page with its counters; `number` is the slot in the pool. `None`
+    /// if free.
     ///
     /// # Errors
     ///
-    /// See [`FilesetError`].
+    /// [`FilesetError`] if the entry is damaged.
     ///
     /// # Panics
     ///
@@ -489,18 +469,18 @@ impl Fileset {
         Ok(Some(fileset))
     }
 
-    /// Returns the bytes of the counts beside this entry.
+    /// Returns the bytes of the counters.
     #[must_use]
     pub fn encode_counts(&self) -> [u8; COUNTS_BYTES] {
         let disk = FilesetCountsDisk { fragments: U64::new(self.fragments), reserved: [0; 40] };
         zerocopy::transmute!(disk)
     }
 
-    /// Verifies `slot` and returns the fileset; `None` if it is free.
+    /// Verifies an entry without its counters; `None` if it is free.
     ///
     /// # Errors
     ///
-    /// See [`FilesetError`].
+    /// [`FilesetError`] if the entry is damaged.
     pub fn decode(bytes: &[u8; FILESET_BYTES], slot: u32) -> Result<Option<Fileset>, FilesetError> {
         if bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
@@ -535,15 +515,15 @@ impl Fileset {
         let cursor = disk.cursor();
         let state = match disk.state {
             STATE_WRITABLE if cursor == Cursor::START => FilesetState::Writable,
-            STATE_CLONE if cursor == Cursor::START => FilesetState::Clone,
+            STATE_SNAPSHOT if cursor == Cursor::START => FilesetState::Snapshot,
             STATE_HOLD if cursor == Cursor::START => FilesetState::Hold,
-            STATE_WRITABLE | STATE_CLONE | STATE_HOLD => return Err(bad("cursor")),
+            STATE_WRITABLE | STATE_SNAPSHOT | STATE_HOLD => return Err(bad("cursor")),
             STATE_DELETED => FilesetState::Deleted(cursor),
-            STATE_DELETED_CLONE => FilesetState::DeletedClone(cursor),
+            STATE_DELETED_SNAPSHOT => FilesetState::DeletedSnapshot(cursor),
             STATE_RECEIVING => FilesetState::Receiving(cursor),
             _ => return Err(bad("state")),
         };
-        let moving = Moving::decode(disk.moving, state, (disk.move_token, disk.origin))
+        let moving = MoveState::decode(disk.moving, state, (disk.move_token, disk.origin))
             .ok_or_else(|| bad("moving"))?;
         let is_other_pool = moving.is_some_and(|moving| moving.other().is_some());
         Ok(Some(Fileset {
@@ -575,18 +555,18 @@ impl Fileset {
         }))
     }
 
-    /// Returns the bytes of this entry, checksum included.
+    /// Returns the bytes of the entry, with its checksum.
     #[must_use]
     pub fn encode(&self) -> [u8; FILESET_BYTES] {
         let (state, cursor) = match self.state {
             FilesetState::Writable => (STATE_WRITABLE, Cursor::START),
-            FilesetState::Clone => (STATE_CLONE, Cursor::START),
+            FilesetState::Snapshot => (STATE_SNAPSHOT, Cursor::START),
             FilesetState::Deleted(cursor) => (STATE_DELETED, cursor),
-            FilesetState::DeletedClone(cursor) => (STATE_DELETED_CLONE, cursor),
+            FilesetState::DeletedSnapshot(cursor) => (STATE_DELETED_SNAPSHOT, cursor),
             FilesetState::Hold => (STATE_HOLD, Cursor::START),
             FilesetState::Receiving(cursor) => (STATE_RECEIVING, cursor),
         };
-        let other = self.moving.and_then(Moving::other);
+        let other = self.moving.and_then(MoveState::other);
         let disk = FilesetDisk {
             crc32c: U32::new(0),
             state,
@@ -604,7 +584,7 @@ impl Fileset {
             cursor_anode: U64::new(cursor.container),
             cursor_end: U64::new(cursor.end),
             cursor_height: cursor.height,
-            moving: self.moving.map_or(0, Moving::code),
+            moving: self.moving.map_or(0, MoveState::code),
             reserved_a: [0; 14],
             table_pages: U64::new(self.table_pages),
             table_fragments: U64::new(self.table_fragments),
@@ -626,7 +606,7 @@ impl Fileset {
         bytes
     }
 
-    /// Returns the anode table as a container: an anode whose blocks are anode pages.
+    /// Returns the anode table as a container of anode pages.
     #[must_use]
     pub fn table_anode(&self) -> Anode {
         let mut anode = Anode::new(AnodeKind::Internal, ANODE_TABLE_ANODE, self.family, 12);
@@ -638,7 +618,7 @@ impl Fileset {
         anode
     }
 
-    /// Takes over what the anode table's container has become.
+    /// Stores the changed container of the anode table.
     pub fn set_table_anode(&mut self, anode: &Anode) {
         self.height = anode.height;
         self.table_pages = anode.pages;
@@ -693,10 +673,10 @@ mod tests {
     fn a_deleted_fileset_keeps_its_cursor_and_one_in_use_has_none() {
         let mut fileset = Fileset::new(FilesetId(9), 1, part("old"), 14);
         let cursor = Cursor { container: Cursor::TABLE, end: 4096, height: 2 };
-        fileset.state = FilesetState::Clone;
+        fileset.state = FilesetState::Snapshot;
         fileset.state = fileset.state.freed_to(cursor);
         let again = Fileset::decode(&fileset.encode(), 1).expect("whole").expect("in use");
-        assert_eq!(again.state, FilesetState::DeletedClone(cursor));
+        assert_eq!(again.state, FilesetState::DeletedSnapshot(cursor));
         fileset.state = FilesetState::Deleted(cursor);
         let mut bytes = fileset.encode();
         let decoded = Fileset::decode(&bytes, 1).expect("whole").expect("in use");
@@ -713,18 +693,18 @@ mod tests {
         let (token, other) = (MoveToken([7; 16]), [8; 16]);
         let mut fileset = Fileset::new(FilesetId(9), 1, part("old"), 14);
         for moving in [
-            Moving::Leaving { token, to: other },
-            Moving::Arriving { token },
-            Moving::Arrived { token, from: other },
+            MoveState::Leaving { token, to: other },
+            MoveState::Arriving { token },
+            MoveState::Arrived { token, from: other },
         ] {
             fileset.moving = Some(moving);
             fileset.state = FilesetState::Writable;
             assert_eq!(Fileset::decode(&fileset.encode(), 1), Ok(Some(fileset.clone())));
-            fileset.state = FilesetState::Clone;
+            fileset.state = FilesetState::Snapshot;
             let refused = FilesetError::BadField { slot: 1, field: "moving" };
             assert_eq!(Fileset::decode(&fileset.encode(), 1), Err(refused.clone()));
             fileset.state = FilesetState::Writable;
-            fileset.moving = Some(Moving::Arriving { token: MoveToken([0; 16]) });
+            fileset.moving = Some(MoveState::Arriving { token: MoveToken([0; 16]) });
             assert_eq!(Fileset::decode(&fileset.encode(), 1), Err(refused));
         }
     }

@@ -1,4 +1,4 @@
-//! Where the parts of a pool lie on its device: pure arithmetic.
+//! Positions of the parts of a pool: pure arithmetic.
 //!
 //! # Layout
 //!
@@ -12,177 +12,169 @@
 //!           | metadata ... | segments
 //! ```
 //!
-//! Behind the group table lie the LSN pages of its own pages. [`Geometry::lsn_entry`] says where
-//! the LSN of a page is kept.
+//! The group table's own LSN pages follow it ([`Geometry::lsn_entry`]). The front of a group,
+//! rounded up to a segment, is its first metadata segments.
 //!
-//! The front of a group, up to the end of a segment, is its first metadata segments.
-//!
-//! In stripes all of this is the pool as its users see it: `stripes.rs` says where a byte of
-//! it lies on members. A segment is whole stripes there, and pages lie in the lower half of
-//! metadata segments alone ([`Geometry::metadata_fragments`]), those of fronts too.
+//! For striped groups `stripes.rs` maps these positions to members. A segment is whole stripes, and
+//! pages are only in the lower half of a metadata segment ([`Geometry::metadata_fragments`]).
 
 mod defaults;
 mod grown;
+mod range;
 mod striped;
 
 pub use grown::GrowthLimit;
+pub(crate) use range::LAST_SEGMENTS_MIN;
+pub use range::{ADDED_GROUPS_OFFSET, GroupRange};
 
 use std::ops::RangeInclusive;
 
 use self::defaults::{default_group_bytes, default_journal_bytes, default_segment_bytes};
 use crate::bitmap::BITS_PER_PAGE;
-use crate::disk_group::GroupRange;
 use crate::group::{GROUPS_PER_TABLE_PAGE, USAGES_PER_PAGE};
 use crate::ids::Place;
 use crate::lsn_page::{LSN_PAGES_PER_GROUP_MAX, LSNS_PER_PAGE, LsnEntry};
 use crate::page::PAGE_BYTES;
-use crate::reshape::{LastGroups, Reshape};
+use crate::reshape::{EvacuatingGroups, Reshape};
 use crate::stripes::{StripeShape, StripeWidth};
 
-/// Block sizes that files can have, as binary logarithms.
+/// Block sizes of files, as binary logarithms.
 pub const BLOCK_SHIFTS: RangeInclusive<u8> = 12..=20;
 /// Copies of the superblock on a device.
 pub const SUPERBLOCK_COPIES: u16 = 4;
-/// Bytes kept for each copy of the superblock.
+/// Bytes reserved for each copy of the superblock.
 pub const SUPERBLOCK_AREA_BYTES: u64 = 64 << 10;
-/// Number of the disk group that stands for the fixed regions: a place in it counts pages from the
-/// start of the device whose index is the group number.
+/// Disk group of places in the fixed regions: pages from the start of the device, in group 0.
 pub const FIXED_DISK_GROUP: u8 = 255;
-/// Smallest pool, in bytes: two groups with room for a cleaner to work in.
+/// Smallest pool: two groups with room for the cleaner.
 pub const POOL_BYTES_MIN: u64 = 8 << 20;
-/// Largest pool, in bytes: what the pages of the group table hold in groups of 4 GiB, rounded down
-/// to a power of two.
+/// Largest pool: the group table's capacity with groups of 4 GiB, rounded down.
 pub const POOL_BYTES_MAX: u64 = 1 << 51;
-/// Most groups: 16,384 pages of the group table, 62 groups each.
+/// Most groups: 16,384 pages of the group table with 62 groups each.
 pub const GROUPS_MAX: u64 = 16_384 * GROUPS_PER_TABLE_PAGE;
-/// How many times as many groups as the first disk group has the group table has room for, at
-/// least: so many disk groups there can be.
+/// Bytes of added disk groups that the group table has room for, as a multiple of the first one.
 const TABLE_ROOM: u64 = 8;
-/// Most pages of one map of a group: the descriptor has a bit for each.
+/// Most pages of one map of a group: the descriptor's bits.
 pub const GROUP_MAP_PAGES_MAX: u32 = 64;
-/// Fixed regions lie below this, so that a place can name their pages.
+/// End of the fixed regions: a place can name pages up to here.
 const FIXED_BYTES_MAX: u64 = 1 << 44;
-/// Default largest group: its maps are 9 pages each, and 16 TiB are 16,384 groups.
+/// Default largest group: 9 pages for each map, and 16,384 groups for 16 TiB.
 pub const GROUP_BYTES_DEFAULT: u64 = 1 << 30;
-/// Fewest pages in the double-write area: several transactions that move content at once.
+/// Fewest pages of the double-write area: room for several transactions that move content.
 pub const DOUBLE_WRITE_PAGES_MIN: u64 = 64;
-/// Most pages in the double-write area.
+/// Most pages of the double-write area.
 pub const DOUBLE_WRITE_PAGES_MAX: u64 = 4096;
 /// Entries in a head page of the double-write area.
 pub const DOUBLE_WRITE_ENTRIES_PER_HEAD: u64 = 330;
-/// Default size of the journal's region: twice the bound of 32 MiB on the active log.
+/// Default journal: twice the bound of 32 MiB on the active log.
 pub const JOURNAL_BYTES_DEFAULT: u64 = 64 << 20;
-/// Smallest journal region.
+/// Smallest journal.
 pub const JOURNAL_BYTES_MIN: u64 = 1 << 20;
-/// Pages at the start of the journal's region that say where the log begins: two heads, one of them
-/// whole while the other is written, each in two copies.
+/// Head pages of the journal: two heads, one whole while the other is written, in two copies.
 pub const JOURNAL_HEADS: u64 = 4;
-/// Copies of each head of the journal, side by side.
+/// Adjacent copies of each journal head.
 pub const JOURNAL_HEAD_COPIES: u64 = 2;
 
 const PAGE: u64 = 4096;
-/// Fragments of 4 KiB, which are pages: binary logarithm.
 const PAGE_SHIFT: u8 = 12;
 const _: () = assert!(PAGE_BYTES == 4096);
 const MIB: u64 = 1 << 20;
-/// Largest segment: what one write of pages has pieces for.
+/// Largest segment: as many pages as one vectored write can have.
 const SEGMENT_BYTES_MAX: u64 = 4 * MIB;
 
-/// Where everything lies. Kept in the superblock.
+/// Geometry of a pool, stored in the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of the pool, from its first superblock to its last: so many it uses of its device, or
-    /// of each, but where data lies in stripes ([`Geometry::member_bytes`]).
+    /// Bytes of the pool; without stripes also those used of each device
+    /// ([`Geometry::member_bytes`]).
     pub device_bytes: u64,
     /// Binary logarithm of the fragment size: 10, 11 or 12.
     pub fragment_shift: u8,
     /// Fragments of a segment.
     pub segment_fragments: u32,
-    /// Fragments of a group, but perhaps fewer in the last.
+    /// Fragments of a group; the last may have fewer.
     pub group_fragments: u32,
-    /// Number of the main disk group: the one that has the fixed regions, and new metadata.
+    /// Number of the main disk group.
     pub main: u8,
-    /// Number of its first group.
+    /// First group of the main disk group.
     pub main_first: u32,
-    /// How many groups it has.
+    /// Groups of the main disk group.
     pub group_count: u32,
-    /// First byte of the journal's region.
+    /// First byte of the journal.
     pub journal_offset: u64,
-    /// Bytes of the journal's region, its heads included.
+    /// Bytes of the journal, heads included.
     pub journal_bytes: u64,
     /// First byte of the double-write area.
     pub double_write_offset: u64,
-    /// Pages of the double-write area, its heads apart.
+    /// Pages of the double-write area without its heads.
     pub double_write_pages: u64,
     /// First byte of the group table.
     pub group_table_offset: u64,
-    /// First byte of group 0, and byte of a member of the main disk group at which its groups
-    /// begin.
+    /// First byte of group 0, and of groups on members of the main disk group.
     pub groups_offset: u64,
-    /// How the main disk group lies in stripes; `None`: it does not.
+    /// Stripes of the main disk group, if any.
     pub main_stripe: Option<StripeShape>,
-    /// Whether the main disk group may have data; metadata it has always.
+    /// Whether the main disk group may hold data. It always may hold metadata.
     pub main_has_data: bool,
-    /// Number of the disk group that has the journal, if another than the main one has it.
+    /// Disk group of the journal, if not the main one.
     pub journal_group: Option<u8>,
-    /// The groups of all disk groups but the main one.
+    /// Group ranges of the other disk groups.
     pub added: Vec<GroupRange>,
-    /// The disk group that gets a member more, or is to have one less, and how far it is by the
-    /// label that this is of. How much there is and where it ends goes by narrow stripes.
+    /// Reshape in progress in this label. Sizes and ends are those of the narrow stripes.
     pub reshape: Option<Reshape>,
-    /// The allocation groups that are given up before a disk group has a member less.
-    pub last_groups: Option<LastGroups>,
+    /// Allocation groups to give up before a disk group loses a member.
+    pub last_groups: Option<EvacuatingGroups>,
 }
 
-/// What a user may choose at creation.
+/// Choices at creation.
 #[derive(Clone, Debug)]
 pub struct GeometryOptions {
     /// Bytes of the device.
     pub device_bytes: u64,
     /// Bytes of a fragment: 1024, 2048 or 4096.
     pub fragment_bytes: u32,
-    /// Bytes of a segment; `None`: 1 MiB, less in small pools.
+    /// Bytes of a segment; by default 1 MiB, less in small pools.
     pub segment_bytes: Option<u64>,
-    /// Bytes of a group; `None`: 1 GiB, less in small pools, more in those past 512 TiB.
+    /// Bytes of a group; by default 1 GiB, less in small pools, 4 GiB past 512 TiB.
     pub group_bytes: Option<u64>,
-    /// Bytes of the journal; `None`: 64 MiB, less in small pools.
+    /// Bytes of the journal; by default 64 MiB, less in small pools.
     pub journal_bytes: Option<u64>,
 }
 
-/// The disk groups beside the first that a pool is made with.
+/// Further disk groups of a pool at creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beside {
-    /// How wide the stripes of the first of those are that lie in stripes: segments are whole ones
-    /// where the first disk group does not say how long they are.
+pub struct AdditionalDiskGroups {
+    /// Stripe width of the first striped disk group among these. Segments are whole stripes of this
+    /// width unless the first disk group is striped.
     pub stripe: Option<StripeWidth>,
-    /// What they have room for.
+    /// Capacity in bytes.
     pub bytes: u64,
 }
 
-/// Why a pool can't be laid out so.
+/// Why a pool can't have this geometry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeometryError {
     /// Choose a larger device.
     #[error("{bytes} bytes are too few for a pool: at least {POOL_BYTES_MIN}")]
     TooSmall {
-        /// Of the device.
+        /// Bytes of the device.
         bytes: u64,
     },
     /// Choose a smaller size.
     #[error("{bytes} bytes are too many for a pool: at most {POOL_BYTES_MAX}")]
     TooLarge {
-        /// Of the device.
+        /// Bytes of the device.
         bytes: u64,
     },
     /// Choose another value.
     #[error("{what} of {value} bytes: {rule}")]
     BadOption {
-        /// Which option.
+        /// Name of the option.
         what: &'static str,
-        /// Its value.
+        /// The rejected value.
         value: u64,
-        /// What it must be.
+        /// The rule for the value.
         rule: &'static str,
     },
 }
@@ -192,19 +184,19 @@ impl Geometry {
     ///
     /// # Errors
     ///
-    /// See [`GeometryError`].
+    /// [`GeometryError`] for unusable options.
     pub fn plan(options: &GeometryOptions) -> Result<Geometry, GeometryError> {
-        Geometry::plan_beside(options, &Beside::default())
+        Geometry::plan_beside(options, &AdditionalDiskGroups::default())
     }
 
-    /// Lays out the first disk group of a pool that is made with others beside it, in no stripes.
+    /// Lays out an unstriped first disk group beside others.
     ///
     /// # Errors
     ///
-    /// See [`GeometryError`].
+    /// [`GeometryError`] for unusable options.
     pub fn plan_beside(
         options: &GeometryOptions,
-        beside: &Beside,
+        beside: &AdditionalDiskGroups,
     ) -> Result<Geometry, GeometryError> {
         let mut wanted = options.clone();
         if let Some(width) = beside.stripe {
@@ -293,11 +285,11 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Checks a geometry that was read from a disk: names the field that is out of its bounds.
+    /// Checks a geometry read from disk.
     ///
     /// # Errors
     ///
-    /// The name of the field.
+    /// The name of the field out of its bounds.
     pub fn verify(&self) -> Result<(), &'static str> {
         self.verify_segments()?;
         let region_ends = [
@@ -340,15 +332,13 @@ impl Geometry {
         if last_start.saturating_add(8 * self.segment_bytes()) > self.groups_end() {
             return Err("group_count");
         }
-        self.verify_added()
+        self.group_layout().verify_added()
     }
 
-    /// The descriptor has a bit for each page of segment usage too.
     fn has_few_usage_pages(&self) -> bool {
         self.segment_fragments > 0 && self.usage_pages() <= GROUP_MAP_PAGES_MAX
     }
 
-    /// The descriptor has a bit for each LSN page.
     fn has_few_lsn_pages(&self) -> bool {
         (10..=12).contains(&self.fragment_shift) && self.lsn_pages() <= LSN_PAGES_PER_GROUP_MAX
     }
@@ -357,7 +347,7 @@ impl Geometry {
         self.device_bytes - 2 * SUPERBLOCK_AREA_BYTES
     }
 
-    /// Whether files may have blocks of `1 << shift` bytes: a segment holds at least four.
+    /// Whether files may have blocks of `1 << shift` bytes: a segment must hold four.
     #[must_use]
     pub fn can_have_blocks(&self, shift: u8) -> bool {
         let segment_bytes = u64::from(self.segment_fragments) << self.fragment_shift;
@@ -382,19 +372,19 @@ impl Geometry {
         u64::from(self.segment_fragments) << self.fragment_shift
     }
 
-    /// Returns the byte offset on the device of `group`.
+    /// Returns the byte offset of `group` in the pool.
     #[must_use]
     pub fn group_offset(&self, group: u32) -> u64 {
         self.groups_offset
             + u64::from(group) * (u64::from(self.group_fragments) << self.fragment_shift)
     }
 
-    /// Returns how many fragments `group` has: all but the last of a disk group have the same. None
-    /// where there is no such group.
+    /// Returns the fragments of `group`: fewer in the last of a disk group, 0 if there is no such
+    /// group.
     #[must_use]
     pub fn fragments_of(&self, group: u32) -> u32 {
-        if !self.main_numbers().contains(&group) {
-            let range = self.range_of(group);
+        if !self.group_layout().main_numbers().contains(&group) {
+            let range = self.group_layout().range_of(group);
             let is_last = |range: &GroupRange| group + 1 == range.numbers().end;
             let of = |range: &GroupRange| match is_last(range) {
                 true => range.last_fragments,
@@ -408,19 +398,19 @@ impl Geometry {
         self.group_fragments.min(u32::try_from(whole).unwrap_or(u32::MAX))
     }
 
-    /// Returns how many segments `group` has.
+    /// Returns the segments of `group`.
     #[must_use]
     pub fn segments_of(&self, group: u32) -> u32 {
         self.fragments_of(group) / self.segment_fragments
     }
 
-    /// Returns how many pages each bitmap of a group has.
+    /// Returns the pages of each bitmap of a group.
     #[must_use]
     pub fn map_pages(&self) -> u32 {
         self.group_fragments.div_ceil(BITS_PER_PAGE)
     }
 
-    /// Returns how many pages of segment usage a group has.
+    /// Returns the pages of segment usage of a group.
     #[must_use]
     pub fn usage_pages(&self) -> u32 {
         (self.group_fragments / self.segment_fragments).div_ceil(USAGES_PER_PAGE)
@@ -432,32 +422,32 @@ impl Geometry {
         Place::new(0, group, 0)
     }
 
-    /// Returns the place of page `index` of the free map of `group`.
+    /// Returns the place of page `index` of the free map.
     #[must_use]
     pub fn free_map_place(&self, group: u32, index: u32) -> Place {
         self.page_place(group, 1 + index)
     }
 
-    /// Returns the place of page `index` of the busy map of `group`.
+    /// Returns the place of page `index` of the busy map.
     #[must_use]
     pub fn busy_map_place(&self, group: u32, index: u32) -> Place {
         self.page_place(group, 1 + self.map_pages() + index)
     }
 
-    /// Returns the place of page `index` of the segment usage of `group`.
+    /// Returns the place of page `index` of the segment usage.
     #[must_use]
     pub fn usage_place(&self, group: u32, index: u32) -> Place {
         self.page_place(group, 1 + 2 * self.map_pages() + index)
     }
 
-    /// Returns the place of the page of busy anodes of `group`.
+    /// Returns the place of the page of busy anodes.
     #[must_use]
     pub fn busy_anodes_place(&self, group: u32) -> Place {
         let index = 1 + 2 * self.map_pages() + self.usage_pages();
         self.page_place(group, index)
     }
 
-    /// Returns how many LSN pages a group has room for.
+    /// Returns the LSN pages of a full group.
     #[must_use]
     pub fn lsn_pages(&self) -> u32 {
         self.group_fragments.div_ceil(self.page_fragments()).div_ceil(LSNS_PER_PAGE)
@@ -469,20 +459,19 @@ impl Geometry {
         self.page_place(group, self.lsn_pages_start() + index)
     }
 
-    /// Pages of a group in front of its LSN pages.
     fn lsn_pages_start(&self) -> u32 {
         2 + 2 * self.map_pages() + self.usage_pages()
     }
 
-    /// Returns which LSN pages of a group cover `segment`: first, and first after.
+    /// Returns the LSN pages that cover `segment`.
     #[must_use]
     pub fn lsn_pages_of_segment(&self, segment: u32) -> std::ops::Range<u32> {
         let pages = self.segment_fragments / self.page_fragments();
         segment * pages / LSNS_PER_PAGE..((segment + 1) * pages).div_ceil(LSNS_PER_PAGE)
     }
 
-    /// Returns where the LSN of the page at `place` is kept; `None` for LSN pages themselves, for
-    /// pages of other fixed regions, and for what is no page of the pool.
+    /// Returns the position of a page's LSN; `None` for LSN pages, other fixed regions, and places
+    /// without a page.
     #[must_use]
     pub fn lsn_entry(&self, place: Place) -> Option<LsnEntry> {
         if place.disk_group() == FIXED_DISK_GROUP {
@@ -506,7 +495,7 @@ impl Geometry {
         Some(LsnEntry { page: at, index: u64::from(group) << 16 | u64::from(index), slot })
     }
 
-    /// Whether an LSN page belongs at `place`.
+    /// Whether `place` is that of an LSN page.
     #[must_use]
     pub fn is_lsn_page(&self, place: Place) -> bool {
         if place.disk_group() == FIXED_DISK_GROUP {
@@ -523,34 +512,31 @@ impl Geometry {
             && (start..start + self.lsn_pages()).contains(&page)
     }
 
-    /// Returns the first fragment behind the front of `group`: what lies before it no file may
-    /// take.
+    /// Returns the first fragment of `group` that a file may use.
     #[must_use]
     pub fn front_fragments(&self, group: u32) -> u32 {
-        self.page_fragment(group, self.kept_pages(group))
+        self.page_fragment(group, self.group_layout().kept_pages(group))
     }
 
-    /// Returns how many segments the front of `group` touches; they are metadata segments.
+    /// Returns the metadata segments under the front of `group`.
     #[must_use]
     pub fn front_segments(&self, group: u32) -> u32 {
-        self.front_segments_in(self.stripe_of(group))
+        self.front_segments_in(self.group_layout().stripe_of(group))
     }
 
-    /// Returns the same of a group that lies in stripes of `stripe`, or in none.
     pub(crate) fn front_segments_in(&self, stripe: Option<StripeShape>) -> u32 {
         // The pool's root page follows the front of the first group (DG5).
         (self.front_pages() + 1).div_ceil(self.pages_of_segment(stripe))
     }
 
-    /// Returns the place of the page that follows the one at `place` on the device. Places in fixed
-    /// regions count pages, all others fragments.
+    /// Returns the place of the next page. Places in fixed regions count pages, others fragments.
     #[must_use]
     pub fn page_behind(&self, place: Place) -> Place {
         let is_fixed = place.disk_group() == FIXED_DISK_GROUP;
         place.advance(if is_fixed { 1 } else { self.page_fragments() })
     }
 
-    /// Returns the place that stands for the byte offset `offset` of a fixed region.
+    /// Returns the place for byte `offset` of a fixed region.
     #[must_use]
     pub fn fixed_place(offset: u64) -> Place {
         let page = u32::try_from(offset / PAGE).expect("fixed regions lie in the first 16 TiB");
@@ -563,15 +549,14 @@ impl Geometry {
         Self::fixed_place(self.group_table_offset)
     }
 
-    /// Returns the place of the page of the group table that holds `group`.
+    /// Returns the place of the group table page with `group`.
     #[must_use]
     pub fn group_table_place(&self, group: u32) -> Place {
         let index = u64::from(group) / GROUPS_PER_TABLE_PAGE;
         Self::fixed_place(self.group_table_offset + (1 + index) * PAGE)
     }
 
-    /// Returns how many pages the group table has, its root apart: as many as there is room for in
-    /// front of the groups, so that disk groups can be added.
+    /// Returns the group table's pages without its root: all the room in front of the groups.
     #[must_use]
     pub fn group_table_pages(&self) -> u64 {
         let pages = self.groups_offset.saturating_sub(self.group_table_offset) / PAGE;
@@ -579,13 +564,13 @@ impl Geometry {
         (pages - lsn_pages).saturating_sub(1).min(GROUPS_MAX / GROUPS_PER_TABLE_PAGE)
     }
 
-    /// Returns how many pages the group table has, its root included.
+    /// Returns the group table's pages with its root.
     #[must_use]
     pub fn group_table_root_pages(&self) -> u64 {
         1 + self.group_table_pages()
     }
 
-    /// Returns how many LSN pages the pages of the group table have; they lie behind it.
+    /// Returns the LSN pages of the group table, which follow it.
     #[must_use]
     pub fn group_table_lsn_pages(&self) -> u64 {
         self.group_table_root_pages().div_ceil(u64::from(LSNS_PER_PAGE))
@@ -598,14 +583,14 @@ impl Geometry {
         Self::fixed_place(self.group_table_offset + behind * PAGE)
     }
 
-    /// Returns how many head pages the double-write area has.
+    /// Returns the head pages of the double-write area.
     #[must_use]
     pub fn double_write_heads(&self) -> u64 {
         self.double_write_pages.div_ceil(DOUBLE_WRITE_ENTRIES_PER_HEAD)
     }
 
-    /// Returns the byte offset on the device of `count` fragments at `place`; `None` if they are
-    /// not inside one group of the pool, or not inside the fixed regions.
+    /// Returns the byte offset of `count` fragments; `None` unless one group or the fixed regions
+    /// contain them.
     #[must_use]
     pub fn device_offset(&self, place: Place, count: u32) -> Option<u64> {
         if place.disk_group() == FIXED_DISK_GROUP {
@@ -613,7 +598,7 @@ impl Geometry {
             let end = offset + u64::from(count) * self.fragment_bytes();
             return (end <= self.groups_offset && place.group() == 0).then_some(offset);
         }
-        if place.disk_group() != 0 || !self.has_group(place.group()) {
+        if place.disk_group() != 0 || !self.group_layout().has_group(place.group()) {
             return None;
         }
         let end = place.fragment().checked_add(count)?;
@@ -621,7 +606,7 @@ impl Geometry {
         (end <= self.fragments_of(place.group())).then(|| self.group_offset(place.group()) + offset)
     }
 
-    /// Returns the place at byte `offset` of the device, if it lies in a group.
+    /// Returns the place at byte `offset` of the pool, if a group has it.
     #[must_use]
     pub fn place_at(&self, offset: u64) -> Option<Place> {
         let behind = offset.checked_sub(self.groups_offset)?;
@@ -632,19 +617,19 @@ impl Geometry {
         is_inside.then(|| Place::new(0, group, fragment))
     }
 
-    /// Returns the segment that holds `place`.
+    /// Returns the segment with `place`.
     #[must_use]
     pub fn segment_of(&self, place: Place) -> u32 {
         place.fragment() / self.segment_fragments
     }
 
-    /// Returns the place of the first fragment of `segment` of `group`.
+    /// Returns the place of the first fragment of `segment`.
     #[must_use]
     pub fn segment_place(&self, group: u32, segment: u32) -> Place {
         Place::new(0, group, segment * self.segment_fragments)
     }
 
-    /// Returns the byte offset on a device of `device_bytes` of superblock copy `copy`.
+    /// Returns the byte offset of superblock copy `copy` on a device of `device_bytes`.
     #[must_use]
     pub fn superblock_offset(device_bytes: u64, copy: u16) -> u64 {
         let end = device_bytes / PAGE * PAGE;
@@ -689,6 +674,13 @@ fn check_options(
     Ok(())
 }
 
+runtime::view! {
+    /// The places of disk groups in a geometry.
+    pub struct GroupLayout of Geometry;
+    /// Returns the places of disk groups.
+    fn group_layout;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -707,7 +699,7 @@ mod tests {
     fn regions_of_pools_of_all_sizes_do_not_overlap() {
         for shift in 23..=51 {
             for fragment_bytes in [1024, 2048, 4096] {
-                // Pools past 512 TiB have groups too long for small fragments.
+                // In pools past 512 TiB the groups are too long for small fragments.
                 if shift > 49 && fragment_bytes < 4096 {
                     continue;
                 }
@@ -733,7 +725,7 @@ mod tests {
     fn the_page_behind_a_page_is_the_next_one_on_the_device() {
         for fragment_bytes in [1024, 2048, 4096] {
             let geometry = Geometry::plan(&options(64 << 20, fragment_bytes)).expect("fits");
-            for place in [geometry.group_table_root_place(), geometry.root_place()] {
+            for place in [geometry.group_table_root_place(), geometry.group_layout().root_place()] {
                 let offset = |place| geometry.device_offset(place, geometry.page_fragments());
                 let behind = offset(geometry.page_behind(place));
                 assert_eq!(behind, offset(place).map(|offset| offset + PAGE), "{fragment_bytes}");
@@ -741,7 +733,7 @@ mod tests {
         }
     }
 
-    /// Goal: no two pages share an entry, and no LSN page has one.
+    /// Goal: pages have distinct LSN entries, LSN pages none.
     #[test]
     fn each_page_has_an_lsn_of_its_own() {
         for fragment_bytes in [1024, 4096] {

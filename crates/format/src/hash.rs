@@ -1,8 +1,8 @@
 //! Keyed hashes: SipHash (Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012).
 //!
-//! The variant with one round a word and three at the end orders names in a directory: keyed, so
-//! that nobody can choose names that meet in one page. The authors' own, with two and four, seals
-//! what is given out of the pool.
+//! SipHash-1-3 is the fast one, for names of a directory (an attacker can't choose colliding ones)
+//! and summary seals. SipHash-2-4 is the strong one, for NFS handles and checks of received
+//! streams.
 
 /// Returns the 64-bit SipHash-1-3 of `bytes` under `key`.
 #[must_use]
@@ -16,7 +16,6 @@ pub fn siphash24(key: [u64; 2], bytes: &[u8]) -> u64 {
     siphash::<2, 4>(key, bytes)
 }
 
-/// `PER_WORD` rounds for each word, `AT_END` to finish.
 fn siphash<const PER_WORD: usize, const AT_END: usize>(key: [u64; 2], bytes: &[u8]) -> u64 {
     let mut state = [
         key[0] ^ 0x736f_6d65_7073_6575,

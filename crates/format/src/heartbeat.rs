@@ -1,13 +1,12 @@
-//! The heartbeat: who has the pool open to write to it, and that he lives.
+//! The heartbeat: shows that a live process has the pool open for writing.
 //!
-//! It is written every few seconds while the pool is open, and never flushed: it tells others that
-//! look, not a later life. Whoever finds a pool open looks at it before he writes anything; a pool
-//! that was closed belongs to nobody, whatever is here.
+//! It is written every few seconds and never flushed, because only concurrent opens need it. An
+//! open reads it before any write, if the pool is marked open.
 //!
 //! # Layout
 //!
-//! One page on the first device, between the front copies of the superblock. All that counts is in
-//! its first sector, so that no crash tears it.
+//! One page on the first device, between the front superblocks. Only its first sector counts, so a
+//! crash can't tear it.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -16,79 +15,72 @@ use crate::checksum::crc32c;
 use crate::ids::PoolId;
 use crate::page::{PAGE_BYTES, PageBytes};
 
-/// First byte of the heartbeat's page on the first device.
+/// Byte of the heartbeat's page on the first device.
 pub const HEARTBEAT_OFFSET: u64 = 32 << 10;
 /// Bytes that count: the smallest sector.
 pub const HEARTBEAT_BYTES: usize = 512;
-/// Bytes of the name of a machine.
+/// Bytes of a machine name.
 pub const MACHINE_NAME_BYTES: usize = 64;
-/// Shortest interval that is believed.
+/// Shortest valid interval.
 const INTERVAL_MS_MIN: u32 = 100;
-/// Longest interval that is believed: whoever finds the pool open waits for two.
+/// Longest valid interval: an open waits for two.
 const INTERVAL_MS_MAX: u32 = 60_000;
 
 const MAGIC: [u8; 8] = *b"HFHEARTB";
 const CRC_COVERS_FROM: usize = 12;
 
-/// The heartbeat, byte for byte. Format: `docs/FORMAT.md#heartbeat`.
+/// Format: `docs/FORMAT.md#heartbeat`. For fields without comment see [`PoolHolder`] and
+/// [`Heartbeat`].
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct HeartbeatDisk {
-    /// [`MAGIC`].
     magic: [u8; 8],
     /// CRC-32C of every byte after this field. Detects rot.
     crc32c: U32,
-    /// Milliseconds from one to the next.
     interval_ms: U32,
-    /// Detects what another pool left here.
+    /// Detects the heartbeat of another pool.
     pool_id: [u8; 16],
-    /// Rises with each: one that moves is of somebody who lives.
+    /// Is the holder alive? Rises at each interval.
     counter: U64,
-    /// The machine, for messages.
     machine_id: [u8; 16],
-    /// The run of the machine's system. Zero: nobody has opened the pool yet.
+    /// Zero: the pool was never opened.
     boot_id: [u8; 16],
-    /// The process, as it is numbered in its namespace.
     process: U32,
-    /// Zero.
     reserved_a: U32,
-    /// When the process began: tells it from a later one with its number.
+    /// Detects a later process with the same number.
     process_started: U64,
-    /// The namespace in which the number counts.
     process_namespace: U64,
-    /// Device and inode of what the process has locked; zero: nothing.
+    /// Zero: no lock.
     lock: [U64; 2],
-    /// What the machine is called, padded with zeros.
     machine_name: [u8; MACHINE_NAME_BYTES],
-    /// Zero.
     reserved: [u8; 336],
 }
 
 const _: () = assert!(size_of::<HeartbeatDisk>() == HEARTBEAT_BYTES);
 const _: () = assert!(std::mem::offset_of!(HeartbeatDisk, crc32c) == 8);
 
-/// A process on a machine that has a pool open.
+/// A process that has a pool open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The machine; two that were copied from each other may have the same.
+pub struct PoolHolder {
+    /// Machine id, for messages; copied machines may share it.
     pub machine_id: [u8; 16],
-    /// The run of its system, unlike any other run of any machine.
+    /// Boot of the machine, unique among all machines.
     pub boot_id: [u8; 16],
-    /// The process, as it is numbered in its namespace.
+    /// Process number in its namespace.
     pub process: u32,
-    /// When the process began, in units of its system.
+    /// Start of the process, in units of its system.
     pub process_started: u64,
-    /// The namespace in which the number counts.
+    /// Process namespace.
     pub process_namespace: u64,
-    /// Device and inode of what it has locked, as its system numbers them.
+    /// Device and inode of the locked file, by the holder's system.
     pub lock: Option<[u64; 2]>,
-    /// What the machine is called, padded with zeros.
+    /// Host name, padded with zeros.
     pub machine_name: [u8; MACHINE_NAME_BYTES],
 }
 
-impl Holder {
-    /// What a new pool has: nobody has opened it yet.
-    pub const NOBODY: Holder = Holder {
+impl PoolHolder {
+    /// Holder in a pool that was never opened.
+    pub const NOBODY: PoolHolder = PoolHolder {
         machine_id: [0; 16],
         boot_id: [0; 16],
         process: 0,
@@ -100,7 +92,7 @@ impl Holder {
 
     /// Whether both are one process.
     #[must_use]
-    pub fn is_same_process(&self, other: &Holder) -> bool {
+    pub fn is_same_process(&self, other: &PoolHolder) -> bool {
         (self.boot_id, self.process, self.process_started, self.process_namespace)
             == (other.boot_id, other.process, other.process_started, other.process_namespace)
     }
@@ -111,16 +103,16 @@ impl Holder {
 pub struct Heartbeat {
     /// Identity of the pool.
     pub pool_id: PoolId,
-    /// Who has it open.
-    pub holder: Holder,
-    /// Rises with each.
+    /// Process with the pool open.
+    pub holder: PoolHolder,
+    /// Rises with each heartbeat.
     pub counter: u64,
-    /// Milliseconds from one to the next.
+    /// Milliseconds between heartbeats.
     pub interval_ms: u32,
 }
 
 impl Heartbeat {
-    /// Returns the heartbeat in `bytes`; `None` if there is none of this pool that verifies.
+    /// Verifies `bytes`; `None` without a valid heartbeat of this pool.
     #[must_use]
     pub fn decode(bytes: &[u8], pool_id: PoolId) -> Option<Heartbeat> {
         let bytes = bytes.first_chunk::<HEARTBEAT_BYTES>()?;
@@ -133,7 +125,7 @@ impl Heartbeat {
             return None;
         }
         let lock = disk.lock.map(U64::get);
-        let holder = Holder {
+        let holder = PoolHolder {
             machine_id: disk.machine_id,
             boot_id: disk.boot_id,
             process: disk.process.get(),
@@ -145,11 +137,11 @@ impl Heartbeat {
         Some(Heartbeat { pool_id, holder, counter: disk.counter.get(), interval_ms })
     }
 
-    /// Returns the page that holds it.
+    /// Returns the page with the heartbeat.
     ///
     /// # Panics
     ///
-    /// If the interval is out of bounds: a bug in the caller.
+    /// If the interval is out of bounds.
     #[must_use]
     pub fn encode(&self) -> PageBytes {
         let holder = &self.holder;
@@ -183,7 +175,7 @@ mod tests {
     const POOL: PoolId = PoolId([4; 16]);
 
     fn sample() -> Heartbeat {
-        let holder = Holder {
+        let holder = PoolHolder {
             machine_id: [1; 16],
             boot_id: [2; 16],
             process: 3,
@@ -206,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Goal: what a crash may tear apart does not count.
+    /// Goal: bytes that a crash may tear do not count.
     #[test]
     fn behind_the_first_sector_nothing_counts() {
         let mut bytes = sample().encode();

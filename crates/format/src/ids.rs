@@ -1,4 +1,4 @@
-//! Numbers that must not mix: places, log positions, epochs, anodes, filesets.
+//! Types for numbers that must not mix: places, log positions, epochs, anodes, filesets.
 
 use std::fmt;
 
@@ -22,40 +22,39 @@ number!(
     "lsn:"
 );
 number!(
-    /// The pool's transaction counter. 48 bits. Never repeats; also the source of generations.
+    /// Transaction counter of the pool, 48 bits. Never repeats; also the source of generations.
     Epoch,
     "epoch:"
 );
 number!(
-    /// Index of an anode in its fileset's anode table. 40 bits; 0 is none.
+    /// Index in a fileset's anode table, 40 bits; 0 is none.
     AnodeNo,
     "anode:"
 );
 number!(
-    /// Identity of a fileset. 64 bits, never reused; 0 is the pool itself.
+    /// Identity of a fileset, 64 bits, never reused; 0 is the pool itself.
     FilesetId,
     "fileset:"
 );
 number!(
-    /// Age of an anode number: differs each time the number is used again.
+    /// Age of an anode number: differs at each reuse of the number.
     Generation,
     "generation:"
 );
 
-/// Largest epoch that fits a block pointer.
+/// Largest epoch: fits a block pointer.
 pub const EPOCH_MAX: u64 = (1 << 48) - 1;
-/// Largest position in the log that a head or a superblock may state: what is added to it on the
-/// way stays below 2^64. At 10 GB/s it is 14 years away.
+/// Largest log position in a head or superblock: sums stay below 2^64, for 14 years at 10 GB/s.
 pub const LSN_MAX: u64 = (1 << 62) - 1;
-/// Largest sequence of a head, of a group of the double-write area, or of a superblock.
+/// Largest sequence of a head, of a double-write group, or of a superblock.
 pub const SEQUENCE_MAX: u64 = (1 << 62) - 1;
 /// Largest anode number.
 pub const ANODE_NO_MAX: u64 = (1 << 40) - 1;
-/// No pool has more fragments: 2 PiB in fragments of 1 KiB.
+/// Most fragments of a pool: 2 PiB in fragments of 1 KiB.
 pub const FRAGMENTS_MAX: u64 = 1 << 41;
-/// Anodes a fileset can have.
+/// Most anodes of a fileset.
 pub const ANODES_MAX: u64 = 1 << 40;
-/// Fileset slots a pool can have.
+/// Most fileset slots of a pool.
 pub const FILESET_SLOTS_MAX: u32 = 1 << 24;
 
 /// Identity of a pool: 128 random bits.
@@ -71,17 +70,14 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// Where something is: disk group (8 bits), allocation group (24 bits), offset in fragments from
-/// the start of the allocation group (32 bits).
+/// A position: disk group (8 bits), allocation group (24 bits), offset in fragments (32 bits).
 ///
-/// 32 bits of 4 KiB fragments are 16 TiB, far above the largest group; 24 bits of 1 GiB groups are
-/// 16 PiB a disk group.
+/// That is 16 TiB of 4 KiB fragments, far above the largest group, and 16 PiB of 1 GiB groups.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(u64);
 
 impl Place {
-    /// The place that stands for none. It is the descriptor of the first group, to which no
-    /// pointer ever points.
+    /// No place: the descriptor of group 0, to which no pointer leads.
     pub const NONE: Place = Place(0);
 
     /// Returns the place of `fragment` in `group` of `disk_group`.
@@ -95,13 +91,13 @@ impl Place {
         Place(u64::from(disk_group) << 56 | u64::from(group) << 32 | u64::from(fragment))
     }
 
-    /// Returns the place that `bits` on disk stand for.
+    /// Returns the place for `bits` on disk.
     #[must_use]
     pub fn from_bits(bits: u64) -> Place {
         Place(bits)
     }
 
-    /// Returns the bits that stand for this place on disk.
+    /// Returns the bits on disk.
     #[must_use]
     pub fn bits(self) -> u64 {
         self.0
@@ -113,7 +109,7 @@ impl Place {
         u8::try_from(self.0 >> 56).expect("8 bits")
     }
 
-    /// Returns the number of the allocation group in its disk group.
+    /// Returns the number of the allocation group.
     #[must_use]
     pub fn group(self) -> u32 {
         u32::try_from(self.0 >> 32 & 0xff_ffff).expect("24 bits")
@@ -129,7 +125,7 @@ impl Place {
     ///
     /// # Panics
     ///
-    /// If that is past the end of any possible group.
+    /// If that exceeds 32 bits.
     #[must_use]
     pub fn advance(self, count: u32) -> Place {
         let fragment = self.fragment().checked_add(count).expect("stays inside a group");

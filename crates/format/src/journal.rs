@@ -1,10 +1,10 @@
-//! The log: chunks of records, and the head pages that say where it begins.
+//! The log: chunks of records, and the head pages that locate its beginning.
 //!
 //! # Layout
 //!
-//! A chunk is what one log write put on the disk: a header, records, padding to the next sector.
-//! The chunk at LSN `l` lies at byte `l % ring` of the ring behind the head pages, and never wraps:
-//! where one does not fit before the end of the ring a pad chunk, header only, fills the rest.
+//! A chunk is one log write: a header, records, padding to the next sector. The chunk at LSN `l` is
+//! at byte `l % ring` of the ring behind the head pages, and never wraps: a pad chunk, header only,
+//! fills the end of the ring.
 //!
 //! ```text
 //!   | head a | a again | head b | b again | chunk ......... | chunk | pad |
@@ -13,16 +13,16 @@
 //!
 //! # Invariants
 //!
-//! - L1: `previous_crc` is the checksum of the chunk before, so what a reader follows is one
-//!   unbroken history.
-//! - L2: `lsn` is the chunk's position since the pool was made: a chunk of an earlier round of the
-//!   ring, or of an earlier life, has another.
-//! - L3: `flushed` is what was durable when the chunk was written: a reader that stops before the
-//!   `flushed` of a later whole chunk has found damage, not the end.
-//! - L4: `head` is the newest head that was durable when the chunk was written: a reader that has
-//!   only an older head has lost one, and the log before it may be gone.
+//! - L1: `previous_crc` is the checksum of the previous chunk, so a reader follows one unbroken
+//!   history.
+//! - L2: `lsn` is the chunk's position since the pool was made. So chunks of earlier rounds of the
+//!   ring, or from before a crash, are recognized by their LSN.
+//! - L3: `flushed` is the durable end of the log when the chunk was written. A reader that stops
+//!   before the `flushed` of a later whole chunk has found damage, not the end.
+//! - L4: `head` is the newest durable head when the chunk was written. A reader that finds only an
+//!   older head has lost a head, and the log that the older one names may be overwritten.
 
-use runtime::planted::{self, Planted};
+use runtime::planted;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -44,35 +44,35 @@ pub const CHUNK_BYTES_MAX: usize = 4 << 20;
 const CHUNK_MAGIC: u32 = 0x676c_4648;
 const CRC_COVERS_FROM: usize = 8;
 
-/// A chunk's header, byte for byte. Format: `docs/FORMAT.md#log-chunk`.
+/// Header of a chunk. Format: `docs/FORMAT.md#log-chunk`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct ChunkDisk {
-    /// Tells a chunk from anything else.
+    /// Detects bytes that are not a chunk.
     magic: U32,
-    /// CRC-32C of the rest of the header and of the records. Detects torn log writes.
+    /// Detects torn writes. Covers the rest of the header and the records.
     crc32c: U32,
-    /// Own position. Detects a chunk of an earlier round or life.
+    /// Detects a chunk of an earlier round of the ring, or of before a crash (L2).
     lsn: U64,
-    /// Bytes of the chunk, header and padding included.
+    /// Header and padding included.
     chunk_bytes: U32,
-    /// Bytes of the records; 0: a pad.
+    /// 0: a pad.
     payload_bytes: U32,
-    /// Checksum of the chunk before.
+    /// Detects a break in the history (L1).
     previous_crc: U32,
-    /// Term of the writer; a higher term fences.
+    /// Term of the writer. A higher one fences lower ones.
     writer_term: U32,
     /// Detects the log of another pool.
     pool_id: [u8; 16],
-    /// What was durable when this was written.
+    /// Detects damage before the durable end (L3).
     flushed: U64,
-    /// Sequence of the newest head that was durable when this was written. Tells a lost head (L4).
+    /// Detects a lost head (L4).
     head: U64,
 }
 
 const _: () = assert!(size_of::<ChunkDisk>() == CHUNK_HEADER_BYTES);
 
-/// A verified chunk header.
+/// A chunk header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeader {
     /// Own position.
@@ -81,22 +81,22 @@ pub struct ChunkHeader {
     pub chunk_bytes: u32,
     /// Bytes of the records.
     pub payload_bytes: u32,
-    /// Checksum of the chunk before.
+    /// Checksum of the previous chunk.
     pub previous_crc: u32,
     /// Term of the writer.
     pub writer_term: u32,
-    /// What was durable when this was written.
+    /// Durable end of the log at the write (L3).
     pub flushed: Lsn,
-    /// Sequence of the newest head that was durable when this was written (L4).
+    /// Sequence of the newest durable head at the write (L4).
     pub head: u64,
 }
 
 impl ChunkHeader {
-    /// Writes this header in front of the records in `chunk` and returns the chunk's checksum.
+    /// Writes the header into `chunk`, and returns the chunk's checksum.
     ///
     /// # Panics
     ///
-    /// If `chunk` is shorter than the header says.
+    /// If `chunk` is shorter than the header states.
     pub fn seal(&self, pool_id: PoolId, chunk: &mut [u8]) -> u32 {
         let end = CHUNK_HEADER_BYTES + usize::try_from(self.payload_bytes).expect("fits memory");
         let disk = ChunkDisk {
@@ -117,8 +117,7 @@ impl ChunkHeader {
         crc
     }
 
-    /// Returns the header at the start of `bytes` if its fields can be so; its checksum is not
-    /// verified, because the records may not have been read yet.
+    /// Returns a plausible header. The checksum is not verified, so the records need not be read.
     #[must_use]
     pub fn peek(bytes: &[u8], pool_id: PoolId) -> Option<ChunkHeader> {
         let (disk, _) = ChunkDisk::ref_from_prefix(bytes).ok()?;
@@ -142,7 +141,7 @@ impl ChunkHeader {
         is_sane.then_some(header)
     }
 
-    /// Verifies the chunk at the start of `bytes`: returns its checksum, header and records.
+    /// Verifies the chunk at the start of `bytes`. Returns its checksum, header and records.
     #[must_use]
     pub fn decode(bytes: &[u8], pool_id: PoolId) -> Option<(u32, ChunkHeader, &[u8])> {
         let header = ChunkHeader::peek(bytes, pool_id)?;
@@ -151,7 +150,7 @@ impl ChunkHeader {
         let covered = bytes.get(CRC_COVERS_FROM..end)?;
         let (disk, _) = ChunkDisk::ref_from_prefix(bytes).ok()?;
         let crc = crc32c(covered);
-        let is_whole = crc == disk.crc32c.get() || planted::is(Planted::ChunkChecksumNotCompared);
+        let is_whole = crc == disk.crc32c.get() || planted!(ChunkChecksumNotCompared);
         is_whole.then(|| (crc, header, &bytes[CHUNK_HEADER_BYTES..end]))
     }
 }
@@ -161,87 +160,79 @@ const KIND_COMMIT: u8 = 2;
 const KIND_MERGE: u8 = 3;
 const KIND_RIDE: u8 = 4;
 
-/// In front of every record, byte for byte. Format: `docs/FORMAT.md#log-record`.
+/// Head of a record. Format: `docs/FORMAT.md#log-record`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
-struct RecordDisk {
+struct LogRecordDisk {
     /// 1: update; 2: commit; 3: merge; 4: inline log data.
     kind: u8,
-    /// Zero.
     reserved: u8,
-    /// Pages in an update.
+    /// Pages of an update.
     pages: U16,
-    /// Bytes of the record, this head included.
+    /// Head included.
     record_bytes: U32,
-    /// Class of transactions.
     class: U64,
-    /// Update: epoch of the transaction. Commit: LSN of the stamps. Merge: the class it joins.
+    /// Update: epoch of the transaction. Commit: LSN of the stamps. Merge: the surviving class.
     /// Inline log data: its place.
     value: U64,
 }
 
-/// Records begin at multiples of this many bytes.
+/// Alignment of records.
 pub const RECORD_UNIT_BYTES: usize = 8;
 /// Bytes in front of every record.
-pub const RECORD_HEAD_BYTES: usize = size_of::<RecordDisk>();
+pub const RECORD_HEAD_BYTES: usize = size_of::<LogRecordDisk>();
 const _: () = assert!(RECORD_HEAD_BYTES == 24);
 
-/// In front of inline log data, byte for byte. Format: `docs/FORMAT.md#inline-log-data`.
+/// Head of inline log data. Format: `docs/FORMAT.md#inline-log-data`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct LogDataDisk {
-    /// Bytes that follow.
     bytes: U32,
-    /// Block size of the file: binary logarithm.
     block_shift: u8,
-    /// Zero.
     reserved: [u8; 3],
-    /// Whose: fileset.
+    /// Owner: fileset.
     fileset: U64,
-    /// Whose: anode.
+    /// Owner: anode.
     anode: U64,
-    /// Age of the anode.
+    /// Detects a block of an earlier file.
     generation: U64,
-    /// Which block.
+    /// Which block of the file?
     index: U64,
-    /// Birth of the block.
     birth: U64,
 }
 
-/// Bytes in front of inline log data, behind the head of their record.
+/// Bytes in front of inline log data, behind the head of the record.
 pub const LOG_DATA_HEAD_BYTES: usize = size_of::<LogDataDisk>();
 const _: () = assert!(LOG_DATA_HEAD_BYTES == 48);
 
-/// Whose block it is: what a summary of its segment would say of it.
+/// Owner of a block, as a summary of its segment records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogDataOwner {
-    /// Whose: fileset.
+    /// Fileset.
     pub fileset: FilesetId,
-    /// Whose: anode.
+    /// Anode.
     pub anode: AnodeNo,
-    /// Age of the anode.
+    /// Generation of the anode.
     pub generation: Generation,
-    /// Which block.
+    /// Index in the file.
     pub index: u64,
     /// Birth of the block.
     pub birth: Epoch,
-    /// Block size of the file: binary logarithm.
+    /// Binary logarithm of the block size.
     pub block_shift: u8,
 }
 
-/// In front of each page of an update, byte for byte. Format: `docs/FORMAT.md#log-page`.
+/// Head of each page of an update. Format: `docs/FORMAT.md#log-page`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct PageUpdateDisk {
-    /// Place of the page.
     place: U64,
     /// Runs of bytes that follow.
     runs: U16,
-    /// Bit 0: the stamp as it was follows (12 bytes). Bit 1: a whole page follows instead of runs.
+    /// Bit 0: the old stamp follows (12 bytes). Bit 1: a whole page follows instead of runs.
     flags: U16,
-    /// Bytes of the whole page that are kept; the rest is zero.
+    /// Bytes of the whole page; the rest is zero.
     image_bytes: U16,
-    /// Zero.
     reserved: U16,
 }
 
@@ -251,83 +242,81 @@ const _: () = assert!(PAGE_UPDATE_BYTES == 16);
 
 const FLAG_STAMP: u16 = 1;
 const FLAG_IMAGE: u16 = 2;
-/// In the length of a run: the old bytes are zero and not kept.
+/// Flag in the length of a run: the old bytes are zeros and omitted.
 const RUN_OLD_ZERO: u16 = 1 << 15;
-/// In the offset of a run: the new bytes are zero and not kept.
+/// Flag in the offset of a run: the new bytes are zeros and omitted.
 const RUN_NEW_ZERO: u16 = 1 << 15;
-/// What a run of zeros says.
 static ZEROS: PageBytes = [0; PAGE_BYTES];
 /// Bytes in front of each run.
 pub const RUN_HEAD_BYTES: usize = 4;
-/// Bytes of each page of a commit: place and checksum.
+/// Bytes of a page in a commit: place and checksum.
 pub const COMMIT_PAGE_BYTES: usize = 12;
 
 /// One run of changed bytes of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run<'log> {
-    /// First changed byte of the page.
+pub struct PageUpdateRun<'log> {
+    /// Offset in the page.
     pub offset: usize,
-    /// The bytes as they were; `None`: zeros.
+    /// Old bytes; `None` for zeros.
     pub old: Option<&'log [u8]>,
-    /// The bytes as they are.
+    /// New bytes.
     pub new: &'log [u8],
 }
 
-/// What an update says of one page.
+/// Changes of one page in an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageUpdate<'log> {
     /// The page.
     pub place: Place,
-    /// Checksum and LSN as they were when the class touched the page first.
+    /// Checksum and LSN before the class's first change of the page.
     pub old_stamp: Option<&'log [u8]>,
-    /// The whole page, its trailing zeros cut off; instead of runs.
+    /// The whole page without trailing zeros, instead of runs.
     pub image: Option<&'log [u8]>,
     /// Changed bytes, in order.
-    pub runs: Vec<Run<'log>>,
+    pub runs: Vec<PageUpdateRun<'log>>,
 }
 
 /// One record of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record<'log> {
+pub enum LogRecord<'log> {
     /// A transaction changed pages.
     Update {
         /// Class of the transaction.
         class: u64,
         /// Epoch of the transaction.
         epoch: Epoch,
-        /// What changed.
+        /// The changes.
         pages: Vec<PageUpdate<'log>>,
     },
-    /// A class, and all that merged into it, is kept.
+    /// A class is committed, with all classes merged into it.
     Commit {
-        /// Which.
+        /// The class.
         class: u64,
         /// LSN of the stamps.
         lsn: Lsn,
-        /// Pages of the class with their checksums.
+        /// Pages of the class and their checksums.
         pages: Vec<(Place, u32)>,
     },
-    /// A class became part of another.
+    /// A class was merged into another.
     Merge {
-        /// Which.
+        /// The merged class.
         class: u64,
-        /// What it became part of.
+        /// The surviving class.
         into: u64,
     },
     /// Inline log data: bytes of a file, until their segment is written.
     LogData {
-        /// Class of the transaction that points to them.
+        /// Class of the map update.
         class: u64,
-        /// Where they belong.
+        /// Home location.
         place: Place,
-        /// Whose they are.
+        /// Owner of the block.
         owner: LogDataOwner,
         /// The bytes.
         bytes: &'log [u8],
     },
 }
 
-/// Appends a record, whose body `body` writes.
 fn put_record(
     log: &mut Vec<u8>,
     kind: u8,
@@ -342,7 +331,7 @@ fn put_record(
     let padded = log.len().next_multiple_of(RECORD_UNIT_BYTES);
     log.resize(padded, 0);
     let record_bytes = u32::try_from(log.len() - start).expect("records are bounded");
-    let disk = RecordDisk {
+    let disk = LogRecordDisk {
         kind,
         reserved: 0,
         pages: U16::new(pages),
@@ -353,8 +342,7 @@ fn put_record(
     disk.write_to_prefix(&mut log[start..]).expect("room was made");
 }
 
-/// Appends an update of `pages` pages, which `body` writes with [`PageRuns`] and
-/// [`put_page_image`].
+/// Appends an update of `pages` pages, which `body` writes.
 pub fn put_update(
     log: &mut Vec<u8>,
     class: u64,
@@ -365,7 +353,7 @@ pub fn put_update(
     put_record(log, KIND_UPDATE, pages, class, epoch.0, body);
 }
 
-/// What an update says of a page of which runs of bytes change.
+/// Writer for the changes of one page, as runs of bytes.
 #[must_use = "the page is not complete before `end`"]
 pub struct PageRuns<'log> {
     log: &'log mut Vec<u8>,
@@ -374,7 +362,7 @@ pub struct PageRuns<'log> {
 }
 
 impl<'log> PageRuns<'log> {
-    /// Begins the page. `old_stamp`: the stamp as it was, at the class's first touch.
+    /// Begins the page. `old_stamp` is the stamp before the class's first change.
     pub fn begin(log: &'log mut Vec<u8>, place: Place, old_stamp: Option<&[u8]>) -> Self {
         let start = log.len();
         let disk = PageUpdateDisk {
@@ -389,7 +377,7 @@ impl<'log> PageRuns<'log> {
         PageRuns { log, start, disk }
     }
 
-    /// Appends a run: from `offset` of the page on its bytes were `old` and are `new`, as many.
+    /// Appends a change at `offset`; `old` and `new` have equal length.
     pub fn put(&mut self, offset: usize, old: &[u8], new: &[u8]) {
         self.disk.runs += 1;
         let (was_zero, becomes_zero) = (is_zero(old), is_zero(new));
@@ -429,7 +417,7 @@ pub fn put_page_image(log: &mut Vec<u8>, place: Place, image: &PageBytes) {
     log.extend_from_slice(&image[..kept]);
 }
 
-/// Appends the commit of `class`: each page's place and checksum, stamped with `lsn`.
+/// Appends the commit of `class`: place and stamped checksum of each page.
 pub fn put_commit(log: &mut Vec<u8>, class: u64, lsn: Lsn, pages: &[(Place, u32)]) {
     put_record(log, KIND_COMMIT, 0, class, lsn.0, |log| {
         let count = u32::try_from(pages.len()).expect("classes are bounded");
@@ -441,12 +429,12 @@ pub fn put_commit(log: &mut Vec<u8>, class: u64, lsn: Lsn, pages: &[(Place, u32)
     });
 }
 
-/// Appends that `class` became part of `into`.
+/// Appends the merge of `class` into `into`.
 pub fn put_merge(log: &mut Vec<u8>, class: u64, into: u64) {
     put_record(log, KIND_MERGE, 0, class, into, |_| {});
 }
 
-/// Appends bytes of a file, the block of `owner`, that belong at `place`.
+/// Appends inline log data for `place`.
 pub fn put_log_data(
     log: &mut Vec<u8>,
     class: u64,
@@ -470,9 +458,9 @@ pub fn put_log_data(
     });
 }
 
-/// Steps over the records of a chunk. Yields `None` in place of a record that can't be so, and
-/// ends there: under a good checksum that is a bug, and recovery reports it.
-pub fn records(payload: &[u8]) -> impl Iterator<Item = Option<Record<'_>>> {
+/// Iterates over the records of a chunk. A malformed record yields `None` and ends the iteration:
+/// since the checksum is right, it is a bug.
+pub fn records(payload: &[u8]) -> impl Iterator<Item = Option<LogRecord<'_>>> {
     let mut rest = payload;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -487,8 +475,8 @@ pub fn records(payload: &[u8]) -> impl Iterator<Item = Option<Record<'_>>> {
     })
 }
 
-fn take_record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
-    let (disk, _) = RecordDisk::ref_from_prefix(bytes).ok()?;
+fn take_record(bytes: &[u8]) -> Option<(LogRecord<'_>, &[u8])> {
+    let (disk, _) = LogRecordDisk::ref_from_prefix(bytes).ok()?;
     let record_bytes = usize::try_from(disk.record_bytes.get()).ok()?;
     let body = bytes.get(RECORD_HEAD_BYTES..record_bytes)?;
     let behind = bytes.get(record_bytes..)?;
@@ -496,10 +484,10 @@ fn take_record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
     let record = match disk.kind {
         KIND_UPDATE => {
             let pages = take_pages(body, disk.pages.get())?;
-            Record::Update { class, epoch: Epoch(value), pages }
+            LogRecord::Update { class, epoch: Epoch(value), pages }
         }
-        KIND_COMMIT => Record::Commit { class, lsn: Lsn(value), pages: take_commit(body)? },
-        KIND_MERGE => Record::Merge { class, into: value },
+        KIND_COMMIT => LogRecord::Commit { class, lsn: Lsn(value), pages: take_commit(body)? },
+        KIND_MERGE => LogRecord::Merge { class, into: value },
         KIND_RIDE => {
             let (disk, bytes) = LogDataDisk::ref_from_prefix(body).ok()?;
             let bytes = bytes.get(..usize::try_from(disk.bytes.get()).ok()?)?;
@@ -511,7 +499,7 @@ fn take_record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
                 birth: Epoch(disk.birth.get()),
                 block_shift: disk.block_shift,
             };
-            Record::LogData { class, place: Place::from_bits(value), owner, bytes }
+            LogRecord::LogData { class, place: Place::from_bits(value), owner, bytes }
         }
         _ => return None,
     };
@@ -577,7 +565,7 @@ fn take_pages(mut rest: &[u8], count: u16) -> Option<Vec<PageUpdate<'_>>> {
     Some(pages)
 }
 
-fn take_run(rest: &[u8]) -> Option<(Run<'_>, &[u8])> {
+fn take_run(rest: &[u8]) -> Option<(PageUpdateRun<'_>, &[u8])> {
     let (flagged_offset, rest) = take_u16(rest)?;
     let (flagged, mut rest) = take_u16(rest)?;
     let length = usize::from(flagged & !RUN_OLD_ZERO);
@@ -591,35 +579,35 @@ fn take_run(rest: &[u8]) -> Option<(Run<'_>, &[u8])> {
         rest = rest.get(length..)?;
     }
     if flagged_offset & RUN_NEW_ZERO != 0 {
-        return Some((Run { offset, old, new: ZEROS.get(..length)? }, rest));
+        return Some((PageUpdateRun { offset, old, new: ZEROS.get(..length)? }, rest));
     }
     let new = rest.get(..length)?;
-    Some((Run { offset, old, new }, rest.get(length..)?))
+    Some((PageUpdateRun { offset, old, new }, rest.get(length..)?))
 }
 
-/// Where the log begins: what a head page says.
+/// Contents of a head page: the beginning of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalHead {
-    /// Rises by one at each update; the valid head with the higher is current.
+    /// Rises by one at each update; the valid head with the highest is current.
     pub sequence: u64,
-    /// Position of the first chunk that a recovery needs.
+    /// Position of the first chunk that recovery needs.
     pub tail: Lsn,
-    /// Checksum of the chunk before it (L1).
+    /// Checksum of the chunk before `tail` (L1).
     pub previous_crc: u32,
-    /// An epoch that is higher than any given out before this head was written.
+    /// Above every epoch allocated before this head was written.
     pub epoch: Epoch,
-    /// Groups in the double-write area up to this one are home: only a later one counts.
+    /// Last double-write group that is written home. Only a later one is replayed.
     pub double_write_sequence: u64,
 }
 
 impl JournalHead {
-    /// Returns the first of the slots, side by side, in which the copies of this head lie.
+    /// Returns the first of the adjacent slots for the copies of this head.
     #[must_use]
     pub fn first_slot(&self) -> u64 {
         self.sequence % (JOURNAL_HEADS / JOURNAL_HEAD_COPIES) * JOURNAL_HEAD_COPIES
     }
 
-    /// Returns the bytes of this head for slot `slot`, below [`JOURNAL_HEADS`].
+    /// Returns the page for `slot`, below [`JOURNAL_HEADS`].
     #[must_use]
     pub fn encode(&self, pool_id: PoolId, geometry: &Geometry, slot: u64) -> PageBytes {
         let mut bytes = [0; PAGE_BYTES];
@@ -637,7 +625,7 @@ impl JournalHead {
     ///
     /// # Errors
     ///
-    /// As any page: use the other head.
+    /// [`PageError`] if the page is damaged: use another copy or the other head.
     pub fn decode(
         bytes: &PageBytes,
         pool_id: PoolId,
@@ -712,19 +700,19 @@ mod tests {
         let found: Option<Vec<_>> = records(&log).collect();
         let found = found.expect("all records are whole");
         assert_eq!(found.len(), 4);
-        let Record::Update { class: 5, epoch: Epoch(6), pages } = &found[0] else {
+        let LogRecord::Update { class: 5, epoch: Epoch(6), pages } = &found[0] else {
             panic!("not the update: {:?}", found[0]);
         };
         assert_eq!(pages[0].old_stamp, Some(&[9_u8; 12][..]));
-        assert_eq!(pages[0].runs[0], Run { offset: 200, old: Some(&[1]), new: &[2] });
-        assert_eq!(pages[0].runs[1], Run { offset: 300, old: None, new: &[3] });
-        assert_eq!(pages[0].runs[2], Run { offset: 400, old: Some(&[4]), new: &[0] });
+        assert_eq!(pages[0].runs[0], PageUpdateRun { offset: 200, old: Some(&[1]), new: &[2] });
+        assert_eq!(pages[0].runs[1], PageUpdateRun { offset: 300, old: None, new: &[3] });
+        assert_eq!(pages[0].runs[2], PageUpdateRun { offset: 400, old: Some(&[4]), new: &[0] });
         assert_eq!(pages[1].image.map(<[u8]>::len), Some(301));
-        assert_eq!(found[1], Record::Merge { class: 5, into: 7 });
+        assert_eq!(found[1], LogRecord::Merge { class: 5, into: 7 });
         let place = Place::new(0, 2, 2);
-        assert_eq!(found[2], Record::LogData { class: 7, place, owner: OWNER, bytes: b"hello" });
+        assert_eq!(found[2], LogRecord::LogData { class: 7, place, owner: OWNER, bytes: b"hello" });
         let pages = vec![(Place::new(0, 1, 2), 99)];
-        assert_eq!(found[3], Record::Commit { class: 7, lsn: Lsn(44), pages });
+        assert_eq!(found[3], LogRecord::Commit { class: 7, lsn: Lsn(44), pages });
     }
 
     #[test]

@@ -1,7 +1,13 @@
-//! Bytes on disk. No I/O, no clock, no lock. Shared by the engine and the checker.
+//! On-disk format: bytes and their verification. No I/O, no clock, no lock.
 //!
-//! Each module holds one structure: its bytes (private to it), the verified value, and the rules
-//! that make bytes a value. `docs/FORMAT.md` is the only description of the bytes.
+//! The engine and the checker share this crate. Each module has one structure: private bytes, the
+//! verified value, and its rules. `docs/FORMAT.md` describes the bytes.
+//!
+//! Layers, lowest first: `ids`, `hash`, `checksum`, `text`, `defect`, `slots`, `pointer`, `page`,
+//! `bytes`, `bitmap`, `acl`, `attributes`, `lsn_page`, `map`, `heartbeat`, `summary`, `group`,
+//! `stripes`, `reshape`, `superblock_error`, `layout`, `geometry`, `journal`, `double_write`,
+//! `lanes`, `disk_group`, `missed`, `members`, `superblock`, `placement`, `anode`, `directory`,
+//! `fileset`, `quota`, `stream`.
 
 pub mod acl;
 pub mod anode;
@@ -21,6 +27,7 @@ pub mod heartbeat;
 pub mod ids;
 pub mod journal;
 pub mod lanes;
+pub mod layout;
 pub mod lsn_page;
 pub mod map;
 pub mod members;
@@ -35,4 +42,5 @@ pub mod stream;
 pub mod stripes;
 pub mod summary;
 pub mod superblock;
+pub mod superblock_error;
 pub mod text;

@@ -1,10 +1,9 @@
-//! Map pages and the arithmetic of a container's map.
+//! Map pages, and the arithmetic of a container's map.
 //!
 //! # Layout
 //!
-//! The anode holds 8 pointers at height `h`. At height 0 they point to blocks; at height 1 to map
-//! pages of 124 pointers to blocks; and so on, one level more each time the container outgrows
-//! its map.
+//! The anode holds 8 pointers at height `h`: at height 0 to blocks, at height 1 to map pages of 124
+//! pointers to blocks, and so on.
 //!
 //! ```text
 //!   height 0:  anode [ p p p p p p p p ]            8 blocks
@@ -14,8 +13,8 @@
 //!   height 2:  8 * 124 * 124 blocks ...
 //! ```
 //!
-//! A leaf of blocks of 16 KiB may be *split*: then it is the page over four *fine leaves*, each of
-//! 124 pointers to blocks of 4 KiB, which cover the same bytes of the file:
+//! A leaf of 16 KiB blocks may be *split* into four *fine leaves*, each with 124 pointers to 4 KiB
+//! blocks:
 //!
 //! ```text
 //!   leaf, level 0:  [ b0 b1 b2 ... b123 ]                124 blocks of 16 KiB
@@ -26,11 +25,10 @@
 //!
 //! # Invariants
 //!
-//! - M1: A map page at level `l` covers `124^(l+1)` blocks and its header's `index` is the first.
-//! - M2: A pointer that is all zero is a hole for everything below it.
-//! - M3: Only a leaf of a file with blocks of 16 KiB is split. Its first four pointers lead to fine
-//!   leaves, the others are zero. A fine leaf says level [`FINE_LEVEL`], and its `index` is the
-//!   first block of 4 KiB that it covers.
+//! - M1: A map page at level `l` covers `124^(l+1)` blocks, from `index` of its header.
+//! - M2: An all-zero pointer is a hole for everything below it.
+//! - M3: Only a leaf of a file with 16 KiB blocks is split: four pointers to fine leaves, then
+//!   zeros. A fine leaf has level [`FINE_LEVEL`], and its `index` is its first 4 KiB block.
 
 use std::ops::Range;
 
@@ -41,62 +39,61 @@ use crate::pointer::{BlockPointer, POINTER_BYTES};
 pub const POINTERS_PER_PAGE: u64 = 124;
 /// Pointers in an anode.
 pub const ROOT_POINTERS: u64 = 8;
-/// Greatest height: `8 * 124^7` blocks of 4 KiB are more than 2^63 bytes.
+/// Greatest height: `8 * 124^7` blocks of 4 KiB exceed 2^63 bytes.
 pub const HEIGHT_MAX: u8 = 7;
 
-/// Blocks of which a leaf may be split: binary logarithm of their size, 16 KiB.
+/// Binary logarithm of the block size of leaves that may be split.
 pub const COARSE_SHIFT: u8 = 14;
-/// Blocks of a fine leaf: binary logarithm of their size, 4 KiB.
+/// Binary logarithm of the block size of fine leaves.
 pub const FINE_SHIFT: u8 = 12;
-/// Blocks of 4 KiB in one of 16 KiB.
+/// Fine blocks in a coarse one.
 pub const FINE_PER_COARSE: u64 = 1 << (COARSE_SHIFT - FINE_SHIFT);
-/// Level that the header of a fine leaf says.
+/// Level in the header of a fine leaf.
 pub const FINE_LEVEL: u8 = 255;
-/// Flag in the header of a map page: the leaf is split.
+/// Header flag of a split leaf.
 pub const FLAG_SPLIT: u32 = 1 << 24;
-/// Bytes of a map page that hold its flags.
+/// Bytes of the header's flags.
 pub const FLAGS_RANGE: Range<usize> = FLAGS_OFFSET..FLAGS_OFFSET + 4;
 
 const _: () = assert!(PAGE_HEADER_BYTES + 124 * POINTER_BYTES == crate::page::PAGE_BYTES);
 
-/// Returns how many blocks one pointer at `level` above the blocks covers (level 0: one block).
+/// Returns the number of blocks below a pointer at `level`; level 0 points to blocks.
 #[must_use]
 pub fn span_of_pointer(level: u8) -> u64 {
     POINTERS_PER_PAGE.saturating_pow(u32::from(level))
 }
 
-/// Returns how many blocks a map of `height` can hold.
+/// Returns the capacity of a map of `height`, in blocks.
 #[must_use]
 pub fn capacity_of_height(height: u8) -> u64 {
     ROOT_POINTERS.saturating_mul(span_of_pointer(height))
 }
 
-/// Returns the smallest height whose map holds block `index`.
+/// Returns the smallest height for a map with block `index`.
 #[must_use]
 pub fn height_for(index: u64) -> u8 {
     (0..HEIGHT_MAX).find(|&height| index < capacity_of_height(height)).unwrap_or(HEIGHT_MAX)
 }
 
-/// Returns how many pointers at `level` lie before the one that leads to block `index`. A division
-/// by a constant for each level: maps are low, and dividing by a span takes longer.
+/// Divides by a constant at each level, which is faster than by the span.
 fn pointers_before(index: u64, level: u8) -> u64 {
     (0..level).fold(index, |before, _| before / POINTERS_PER_PAGE)
 }
 
-/// Returns which of the anode's pointers leads to block `index`, in a map of `height`.
+/// Returns the anode's pointer on the path to block `index`.
 #[must_use]
 pub fn root_slot(index: u64, height: u8) -> usize {
     usize::try_from(pointers_before(index, height)).expect("below 8")
 }
 
-/// Returns which pointer of the map page at `level` leads to block `index`.
+/// Returns the page's pointer on the path to block `index`.
 #[must_use]
 pub fn page_slot(index: u64, level: u8) -> usize {
     let slot = pointers_before(index, level) % POINTERS_PER_PAGE;
     usize::try_from(slot).expect("below 124")
 }
 
-/// Returns the first block that the map page at `level` on the way to block `index` covers.
+/// Returns the first block of the page on the path to block `index`.
 #[must_use]
 pub fn page_index(index: u64, level: u8) -> u64 {
     pointers_before(index, level + 1) * span_of_pointer(level + 1)
@@ -108,30 +105,30 @@ pub fn slot_offset(slot: usize) -> usize {
     PAGE_HEADER_BYTES + slot * POINTER_BYTES
 }
 
-/// Returns the bytes of a map page that hold the pointers of `slots`: whole words.
+/// Returns the bytes of the pointers `slots` in a map page, whole words.
 #[must_use]
 pub fn pointers_range(slots: Range<usize>) -> Range<usize> {
     slot_offset(slots.start)..slot_offset(slots.end)
 }
 
-/// Returns pointer `slot` of a map page; `None` for a hole, or past the end.
+/// Returns pointer `slot`; `None` for a hole, or past the end.
 #[must_use]
 pub fn pointer_at(bytes: &PageBytes, slot: usize) -> Option<BlockPointer> {
     first_pointer(bytes.get(slot_offset(slot)..)?)
 }
 
-/// Returns the pointer that `bytes` begin with; `None` for a hole, or if they are too few.
+/// Returns the pointer at the start of `bytes`; `None` for a hole or short `bytes`.
 #[must_use]
 pub fn first_pointer(bytes: &[u8]) -> Option<BlockPointer> {
     BlockPointer::decode(bytes.first_chunk()?)
 }
 
-/// Sets pointer `slot` of a map page.
+/// Sets pointer `slot`.
 pub fn set_pointer(bytes: &mut [u8], slot: usize, pointer: Option<&BlockPointer>) {
     bytes[pointers_range(slot..slot + 1)].copy_from_slice(&encode_pointer(pointer));
 }
 
-/// Returns the bytes of a pointer; `None`: of a hole.
+/// Returns the bytes of a pointer or hole.
 #[must_use]
 pub fn encode_pointer(pointer: Option<&BlockPointer>) -> [u8; POINTER_BYTES] {
     pointer.map_or([0; POINTER_BYTES], BlockPointer::encode)
@@ -143,38 +140,38 @@ pub fn is_split(bytes: &PageBytes) -> bool {
     says_split(&bytes[FLAGS_RANGE])
 }
 
-/// Whether a leaf whose [`FLAGS_RANGE`] has these bytes is split (M3).
+/// Whether the flags in [`FLAGS_RANGE`] mark a split leaf (M3).
 #[must_use]
 pub fn says_split(flags: &[u8]) -> bool {
     read_u32(flags, 0) & FLAG_SPLIT != 0
 }
 
-/// Makes a leaf the page over its fine leaves: notes it in the header and clears every pointer.
+/// Turns a leaf into an empty split leaf.
 pub fn split(bytes: &mut PageBytes) {
     let flags = read_u32(bytes, FLAGS_OFFSET) | FLAG_SPLIT;
     write_u32(bytes, FLAGS_OFFSET, flags);
     bytes[PAGE_HEADER_BYTES..].fill(0);
 }
 
-/// Returns the first block of 4 KiB that the fine leaf on the way to `fine` covers.
+/// Returns the first block of the fine leaf for 4 KiB block `fine`.
 #[must_use]
 pub fn fine_index(fine: u64) -> u64 {
     fine / POINTERS_PER_PAGE * POINTERS_PER_PAGE
 }
 
-/// Returns which pointer of a split leaf leads to block `fine` of 4 KiB.
+/// Returns the pointer of a split leaf on the path to block `fine`.
 #[must_use]
 pub fn split_slot(fine: u64) -> usize {
     usize::try_from(fine / POINTERS_PER_PAGE % FINE_PER_COARSE).expect("below 4")
 }
 
-/// Returns which pointer of its fine leaf leads to block `fine` of 4 KiB.
+/// Returns the pointer of a fine leaf for block `fine`.
 #[must_use]
 pub fn fine_slot(fine: u64) -> usize {
     page_slot(fine, 0)
 }
 
-/// Whether a map page has no pointer at all.
+/// Whether a map page has no pointer.
 #[must_use]
 pub fn is_empty(bytes: &PageBytes) -> bool {
     bytes[PAGE_HEADER_BYTES..].iter().all(|&byte| byte == 0)

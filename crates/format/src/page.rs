@@ -1,4 +1,4 @@
-//! The page: 4 KiB of metadata with a header of its own, the only unit of metadata I/O.
+//! The page: 4 KiB of metadata with a header, the unit of metadata I/O.
 //!
 //! # Layout
 //!
@@ -9,14 +9,14 @@
 //!   +----------------+-----------------------------------------------------------+
 //! ```
 //!
-//! Anode pages and fileset pages keep 7 linktag slots behind the header, and slots of 512 bytes
-//! from byte 512 on.
+//! Anode and fileset pages have 7 linktag slots behind the header, and slots of 512 bytes from byte
+//! 512.
 //!
 //! # Invariants
 //!
-//! - P1: A page at home verifies: magic, checksum, version, pool and own place are right.
-//! - P2: Checksum and LSN are stamped when a class of transactions closes or when the page goes
-//!   home, never by recovery.
+//! - P1: A page in its home location verifies: magic, checksum, version, pool and place.
+//! - P2: Checksum and LSN are stamped when a class of transactions closes or at write-back, never
+//!   by recovery.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -29,43 +29,42 @@ use crate::ids::{AnodeNo, Epoch, FilesetId, Lsn, Place, PoolId};
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes of a page's header.
 pub const PAGE_HEADER_BYTES: usize = 128;
-/// Bytes of a page behind its header.
+/// Bytes behind the header.
 pub const PAGE_BODY_BYTES: usize = PAGE_BYTES - PAGE_HEADER_BYTES;
-/// Bytes of a slot of an anode page or fileset page.
+/// Bytes of a slot in anode and fileset pages.
 pub const SLOT_BYTES: usize = 512;
-/// Slots of an anode page or fileset page.
+/// Slots of anode and fileset pages.
 pub const SLOTS_PER_PAGE: usize = 7;
-/// Where the bytes that a commit stamps begin: checksum, then LSN.
+/// Offset of the stamp: checksum, then LSN.
 pub const STAMP_OFFSET: usize = 4;
-/// How many bytes a commit stamps.
+/// Bytes of the stamp.
 pub const STAMP_BYTES: usize = 12;
 
 /// `HFpg`, little-endian.
 const MAGIC: u32 = 0x6770_4648;
-/// Version of the page header.
 const VERSION: u16 = 1;
 const CRC_COVERS_FROM: usize = 8;
 
 /// The bytes of one page.
 pub type PageBytes = [u8; PAGE_BYTES];
 
-/// What a page holds.
+/// Contents of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum PageKind {
-    /// Where the log begins; in the journal's region.
+    /// The beginning of the log.
     JournalHead = 3,
-    /// The list of pages in the double-write area.
+    /// List of pages in the double-write area.
     DoubleWriteHead = 4,
-    /// Which pages of the group table are there, and the totals of the pool.
+    /// Bitmap of group table pages, and totals of the pool.
     GroupTableRoot = 5,
     /// Entries of the group table.
     GroupTable = 6,
-    /// The descriptor of an allocation group.
+    /// Descriptor of an allocation group.
     GroupDescriptor = 7,
-    /// A bitmap of fragments in use.
+    /// Bitmap of fragments in use.
     FreeMap = 8,
-    /// A bitmap of fragments that may be in transition.
+    /// Bitmap of fragments perhaps in transition.
     BusyMap = 9,
     /// Entries of segment usage.
     SegmentUsage = 10,
@@ -79,21 +78,21 @@ pub enum PageKind {
     Map = 14,
     /// Dirents.
     Directory = 15,
-    /// A bitmap of anodes in use.
+    /// Bitmap of anodes in use.
     AnodeMap = 16,
-    /// Anodes without a name.
+    /// Orphans.
     OrphanList = 17,
-    /// What a partial segment holds.
+    /// Summary of a partial segment.
     Summary = 18,
-    /// Nothing any more.
+    /// A freed page.
     Tombstone = 19,
-    /// Frees that wait for their group to enter the busy set.
+    /// Deferred frees, until their group enters the busy set.
     DeferredFree = 20,
     /// Extended attributes.
     Attributes = 21,
-    /// Where cleaned blocks of a segment went.
+    /// New places of cleaned blocks.
     Remap = 22,
-    /// The LSNs of other pages when they last went home.
+    /// LSNs of other pages at write-back.
     LsnPage = 23,
     /// Quotas of users, groups and projects.
     Quota = 24,
@@ -126,13 +125,13 @@ impl PageKind {
         PageKind::Quota,
     ];
 
-    /// Returns the kind that `code` stands for on disk.
+    /// Returns the kind for a code on disk.
     #[must_use]
     pub fn from_code(code: u8) -> Option<PageKind> {
         PageKind::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// Returns the byte that stands for this kind on disk.
+    /// Returns the code on disk.
     #[must_use]
     #[expect(clippy::as_conversions, reason = "the discriminant is the code")]
     pub fn code(self) -> u8 {
@@ -140,43 +139,40 @@ impl PageKind {
     }
 }
 
-/// The header, byte for byte. Format: `docs/FORMAT.md#page-header`.
+/// Header of a page. Format: `docs/FORMAT.md#page-header`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct PageHeaderDisk {
-    /// Tells a page of ours from anything else.
+    /// Detects bytes that are not a page.
     magic: U32,
     /// CRC-32C of bytes 8 to 4095. Detects torn writes and rot.
     crc32c: U32,
-    /// Position of the commit that stamped the page. Detects a lost write.
+    /// Detects a lost write.
     lsn: U64,
-    /// A reader refuses a version it does not know.
+    /// A reader refuses an unknown version.
     version: U16,
     /// A [`PageKind`].
     kind: u8,
-    /// Level in a map; 0: a leaf, or no map page.
+    /// 0 for leaves and other pages.
     level: u8,
-    /// Meaning by kind.
     flags: U32,
     /// Detects a page of another pool.
     pool_id: [u8; 16],
-    /// The page's own place. Detects a misdirected write.
+    /// Own place. Detects a misdirected write.
     place: U64,
-    /// Whose container: fileset.
+    /// Owner: fileset. Detects a wrong pointer.
     fileset: U64,
-    /// Whose container: anode.
+    /// Owner: anode.
     anode: U64,
-    /// Which page of its container: the first logical index it covers.
+    /// First logical index that the page covers. Detects a wrong pointer.
     index: U64,
-    /// Epoch in which this copy of the page was made.
+    /// Epoch of this copy. May a snapshot share it?
     birth: U64,
-    /// Term of the writer; a higher term fences.
+    /// Term of the writer. A higher one fences lower ones.
     writer_term: U32,
-    /// Entries in the page, by kind.
     count: U32,
-    /// Highest birth below a map page, so that a send can skip.
+    /// Highest birth below a map page. Can an incremental send skip it?
     birth_max: U64,
-    /// Meaning by kind.
     aux: [U64; 4],
 }
 
@@ -184,35 +180,35 @@ const _: () = assert!(size_of::<PageHeaderDisk>() == PAGE_HEADER_BYTES);
 const _: () = assert!(std::mem::offset_of!(PageHeaderDisk, crc32c) == STAMP_OFFSET);
 const _: () = assert!(std::mem::offset_of!(PageHeaderDisk, lsn) == 8);
 
-/// Who a page belongs to: the container and the position in it.
+/// Owner of a page: a container, and the position in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageOwner {
-    /// Fileset of the container; 0 for pages of the pool itself.
+    /// Fileset; 0 for pages of the pool itself.
     pub fileset: FilesetId,
-    /// Anode of the container; 0 for pages outside containers.
+    /// Anode; 0 for pages outside containers.
     pub anode: AnodeNo,
     /// First logical index that the page covers.
     pub index: u64,
-    /// Level in the container's map: 0 is a page of content or a leaf of pointers.
+    /// Level in the container's map: 0 for content and leaves.
     pub level: u8,
 }
 
-/// The verified header of a page.
+/// The header of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageHeader {
-    /// Position of the commit that stamped the page.
+    /// Position of the stamping commit.
     pub lsn: Lsn,
-    /// What the page holds.
+    /// Contents of the page.
     pub kind: PageKind,
     /// Meaning by kind.
     pub flags: u32,
     /// The pool.
     pub pool_id: PoolId,
-    /// The page's own place; for pages in fixed regions the byte offset on the device.
+    /// Own place; in fixed regions it counts pages.
     pub place: Place,
-    /// Whose page it is.
+    /// Owner.
     pub owner: PageOwner,
-    /// Epoch in which this copy was made.
+    /// Epoch of this copy.
     pub birth: Epoch,
     /// Term of the writer.
     pub writer_term: u32,
@@ -224,16 +220,16 @@ pub struct PageHeader {
     pub aux: [u64; 4],
 }
 
-/// Why bytes are not the page that was looked for. Each calls for a different action.
+/// Why a page is unusable. Each variant calls for a different action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
-    /// Not a page at all: a damaged pointer, or a write that was lost.
+    /// Not a page: a damaged pointer or a lost write.
     #[error("{} at {place}: not a metadata page (magic {found:#010x})", self.code())]
     BadMagic {
-        /// Where.
+        /// Place of the read.
         place: Place,
-        /// What is there instead.
+        /// Magic found.
         found: u32,
     },
     /// Damaged: use another copy, or run a check.
@@ -242,76 +238,76 @@ pub enum PageError {
         self.code()
     )]
     BadChecksum {
-        /// Where.
+        /// Place of the read.
         place: Place,
-        /// On disk.
+        /// Checksum on disk.
         stored: u32,
-        /// Of the bytes.
+        /// Checksum of the bytes.
         computed: u32,
     },
-    /// Written by software that is newer.
+    /// Written by newer software.
     #[error("{} at {place}: page version {found} is newer than this software", self.code())]
     UnsupportedVersion {
-        /// Where.
+        /// Place of the read.
         place: Place,
-        /// On disk.
+        /// Version on disk.
         found: u16,
     },
     /// A page of another pool: suspect the device or its cabling.
     #[error("{} at {place}: page belongs to pool {found}", self.code())]
     ForeignPool {
-        /// Where.
+        /// Place of the read.
         place: Place,
-        /// Whose it is.
+        /// Pool in the header.
         found: PoolId,
     },
-    /// A page that should be elsewhere: a misdirected write.
+    /// A misdirected write.
     #[error("{} at {place}: page says it is at {found}", self.code())]
     Misplaced {
-        /// Where it was read.
+        /// Place of the read.
         place: Place,
-        /// Where it says it is.
+        /// Place in the header.
         found: Place,
     },
-    /// A whole page, but an older one than the device was given: its last write, or another page's
-    /// over it, was lost. Use another copy, or run a check.
+    /// Old: its last write was lost, or another page's write over it. Use another copy, or run a
+    /// check.
     #[error(
         "{} at {place}: a write of the device was lost: the page is of LSN {found}, the one that \
          went home last of one that ends in {listed:#010x}",
         self.code()
     )]
     LostWrite {
-        /// Where.
+        /// Place of the read.
         place: Place,
-        /// LSN of the page that is there.
+        /// LSN of the page.
         found: Lsn,
-        /// Lower bits of the LSN that its LSN page lists.
+        /// Lower bits of the LSN in the LSN page.
         listed: u32,
     },
-    /// A kind that this version does not know.
+    /// An unknown kind.
     #[error("{} at {place}: unknown page kind {found}", self.code())]
     UnknownKind {
-        /// Where.
+        /// Place of the read.
         place: Place,
-        /// On disk.
+        /// Code on disk.
         found: u8,
     },
-    /// A field that can't be so, under a good checksum: a bug, or malice.
+    /// A field out of its bounds under a good checksum: a bug, or a forged page.
     #[error("{} at {place}: {field} is out of bounds", self.code())]
     BadField {
-        /// Where.
+        /// Place of the read.
         place: Place,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
     },
-    /// A whole page, but not the one that was looked for: a lost write or a damaged pointer.
+    /// Another page than expected: a lost write or a damaged pointer.
     #[error("{} at {place}: expected {expected}, found {found}", self.code())]
     WrongOwner {
-        /// Where.
+        /// Place of the read.
         place: Place,
-        /// In words.
+        /// Expected owner, in words.
         expected: String,
-        /// In words.
+        /// Owner found, in words.
         found: String,
     },
 }
@@ -351,7 +347,7 @@ impl PageHeader {
     ///
     /// # Errors
     ///
-    /// See [`PageError`].
+    /// [`PageError`]: the variant names the action.
     pub fn decode(
         bytes: &PageBytes,
         pool_id: PoolId,
@@ -381,8 +377,7 @@ impl PageHeader {
         Self::parse(bytes).ok_or(PageError::UnknownKind { place, found: disk.kind })
     }
 
-    /// Returns the header of a page that was verified when it was read, without verifying again.
-    /// `None` if its kind is unknown.
+    /// Returns the header of a page verified earlier; `None` if its kind is unknown.
     #[must_use]
     pub fn parse(bytes: &PageBytes) -> Option<PageHeader> {
         let disk = Self::disk(bytes);
@@ -411,8 +406,7 @@ impl PageHeader {
         disk
     }
 
-    /// Writes the header into `bytes`, checksum and LSN included as they are: call [`stamp`] when
-    /// the page is complete.
+    /// Writes the header without a checksum. Call [`stamp`] for the complete page.
     pub fn encode(&self, bytes: &mut PageBytes) {
         let disk = PageHeaderDisk {
             magic: U32::new(MAGIC),
@@ -436,7 +430,7 @@ impl PageHeader {
         disk.write_to_prefix(bytes).expect("a page holds a header");
     }
 
-    /// Returns a header with nothing in it but what every page has.
+    /// Returns a header with only the common fields set.
     #[must_use]
     pub fn new(kind: PageKind, pool_id: PoolId, place: Place, owner: PageOwner) -> PageHeader {
         PageHeader {
@@ -454,7 +448,7 @@ impl PageHeader {
         }
     }
 
-    /// Returns an error unless the page that `bytes` hold is `kind` and belongs to `owner`.
+    /// Checks kind and owner before decoding the header.
     ///
     /// # Errors
     ///
@@ -474,7 +468,7 @@ impl PageHeader {
         Self::parse(bytes).ok_or(unknown)?.expect(kind, owner)
     }
 
-    /// Returns an error unless the page is `kind` and belongs to `owner`.
+    /// Checks kind and owner.
     ///
     /// # Errors
     ///
@@ -497,24 +491,24 @@ impl PageHeader {
     }
 }
 
-/// Offset of the epoch in which a copy of a page was made, 8 bytes.
+/// Offset of the 8-byte epoch of a page's copy.
 pub const BIRTH_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, birth);
-/// Offset of the highest birth below a map page, 8 bytes.
+/// Offset of the 8-byte highest birth below a map page.
 pub const BIRTH_MAX_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, birth_max);
-/// Offset of the `flags` field in every page.
+/// Offset of `flags`.
 pub const FLAGS_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, flags);
-/// Offset of the `count` field in every page.
+/// Offset of `count`.
 pub const COUNT_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, count);
-/// Offset of the `aux` fields in every page, 8 bytes each.
+/// Offset of the `aux` fields, 8 bytes each.
 pub const AUX_OFFSET: usize = std::mem::offset_of!(PageHeaderDisk, aux);
 
-/// Returns the checksum of a page: CRC-32C of everything behind the checksum.
+/// Returns the CRC-32C of everything behind the checksum.
 #[must_use]
 pub fn page_crc(bytes: &PageBytes) -> u32 {
     crc32c(&bytes[CRC_COVERS_FROM..])
 }
 
-/// Sets LSN and checksum: the page is complete as of `lsn`. Returns the checksum.
+/// Sets LSN and checksum, and returns the checksum. The page is then complete.
 pub fn stamp(bytes: &mut PageBytes, lsn: Lsn) -> u32 {
     write_u64(bytes, 8, lsn.0);
     let crc = page_crc(bytes);
@@ -522,53 +516,53 @@ pub fn stamp(bytes: &mut PageBytes, lsn: Lsn) -> u32 {
     crc
 }
 
-/// Returns the LSN in a page's header.
+/// Returns the LSN in the header.
 #[must_use]
 pub fn page_lsn(bytes: &PageBytes) -> Lsn {
     Lsn(read_u64(bytes, 8))
 }
 
-/// Reads a little-endian number at `offset`; 0 past the end.
+/// Reads a little-endian number; 0 past the end.
 #[must_use]
 pub fn read_u64(bytes: &[u8], offset: usize) -> u64 {
     let field = bytes.get(offset..).and_then(|rest| rest.first_chunk::<8>());
     field.map_or(0, |field| u64::from_le_bytes(*field))
 }
 
-/// Returns the epoch in which this copy of a page was made.
+/// Returns the epoch of this copy of a page.
 #[must_use]
 pub fn birth_of(page: &PageBytes) -> Epoch {
     Epoch(read_u64(page, BIRTH_OFFSET))
 }
 
-/// Reads a little-endian number at `offset`; 0 past the end.
+/// Reads a little-endian number; 0 past the end.
 #[must_use]
 pub fn read_u32(bytes: &[u8], offset: usize) -> u32 {
     let field = bytes.get(offset..).and_then(|rest| rest.first_chunk::<4>());
     field.map_or(0, |field| u32::from_le_bytes(*field))
 }
 
-/// Reads a little-endian number at `offset`; 0 past the end.
+/// Reads a little-endian number; 0 past the end.
 #[must_use]
 pub fn read_u16(bytes: &[u8], offset: usize) -> u16 {
     let field = bytes.get(offset..).and_then(|rest| rest.first_chunk::<2>());
     field.map_or(0, |field| u16::from_le_bytes(*field))
 }
 
-/// Writes a little-endian number at `offset`.
+/// Writes a little-endian number.
 ///
 /// # Panics
 ///
-/// If it does not fit in `bytes`.
+/// If `bytes` are too short.
 pub fn write_u64(bytes: &mut [u8], offset: usize, value: u64) {
     bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Writes a little-endian number at `offset`.
+/// Writes a little-endian number.
 ///
 /// # Panics
 ///
-/// If it does not fit in `bytes`.
+/// If `bytes` are too short.
 pub fn write_u32(bytes: &mut [u8], offset: usize, value: u32) {
     bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
 }

@@ -1,13 +1,11 @@
-//! Placement: which disk group a file's data should come from.
+//! Placement: the preferred disk group for a file's data.
 //!
-//! A preference, one byte of an anode: whoever finds no room there takes it elsewhere. QFS has it
-//! as an attribute of files and directories (`setfa`).
+//! One byte of the anode. A full disk group is passed over. QFS has a similar attribute (`setfa`).
 //!
 //! # Invariants
 //!
-//! - PL1: A value is 0 (any), a number below [`DISK_GROUPS_MAX`] plus one, or one of the kinds.
-//!   Whether the pool has that disk group is no rule of the bytes: one that was preferred may have
-//!   been taken out since.
+//! - PL1: A value is 0 (any), the number of a disk group below [`DISK_GROUPS_MAX`] plus one, or one
+//!   of the kinds. The disk group may have been removed.
 
 use crate::superblock::DISK_GROUPS_MAX;
 
@@ -16,22 +14,22 @@ const KIND: u8 = 0x80;
 const ROUND_ROBIN: u8 = KIND | 1;
 const STRIPED: u8 = KIND | 2;
 
-/// Which disk group new data of a file should come from.
+/// Preferred disk group for a file's new data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Placement {
-    /// Any.
+    /// Any disk group.
     #[default]
     Any,
-    /// That of this number.
+    /// The disk group with this number.
     Group(u8),
-    /// Any that has each file on one device.
+    /// Any disk group that stores a file on one device.
     RoundRobin,
-    /// Any that has each file on all of its devices, with parity or without.
+    /// Any disk group that stripes a file over all devices, with or without parity.
     Striped,
 }
 
 impl Placement {
-    /// Returns the byte for it.
+    /// Returns the code on disk.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
@@ -42,7 +40,7 @@ impl Placement {
         }
     }
 
-    /// Returns what a byte stands for (PL1).
+    /// Returns the placement for a code on disk (PL1).
     #[must_use]
     pub fn from_code(code: u8) -> Option<Placement> {
         match code {
@@ -54,7 +52,7 @@ impl Placement {
         }
     }
 
-    /// Returns what is meant by `any`, `round-robin`, `striped`, or the number of a disk group.
+    /// Parses `any`, `round-robin`, `striped`, or the number of a disk group.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Placement> {
         match text {

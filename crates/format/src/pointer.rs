@@ -1,4 +1,4 @@
-//! The block pointer: where a block of a container is, how long it is, and its checksum.
+//! The block pointer: place, length and checksum of one block of a container.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,53 +8,51 @@ use crate::ids::{EPOCH_MAX, Epoch, Place};
 
 /// Bytes of a block pointer.
 pub const POINTER_BYTES: usize = 32;
-/// Most fragments that one block can take: 10 bits hold the count less one.
+/// Most fragments of a block: 10 bits hold the count less one.
 pub const BLOCK_FRAGMENTS_MAX: u32 = 1024;
-/// Block size, in bytes, at which a check is four quarters of 4 KiB each.
+/// Block size, in bytes, with four checksums of a quarter each.
 pub const QUARTERED_BLOCK_BYTES: usize = 16384;
-/// Bytes that one of four checks covers.
+/// Bytes under each of the four checksums.
 pub const QUARTER_BYTES: usize = 4096;
 
-/// Byte for byte. Format: `docs/FORMAT.md#block-pointer`.
+/// Format: `docs/FORMAT.md#block-pointer`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct BlockPointerDisk {
-    /// Where the block begins; 0 with all else 0 is a hole.
+    /// Start of the block; all fields 0: a hole.
     place: U64,
-    /// Birth epoch in the lower 48 bits; above: fragments less one (10 bits), check kind (2),
-    /// compressed, encrypted, offline, reserved (1 each).
+    /// Birth (48 bits), fragments less one (10), check kind (2), compressed, encrypted, offline,
+    /// reserved (1 each).
     birth_and_flags: U64,
-    /// What the block's bytes must sum to. Detects rot and lost writes of data.
+    /// Detects rot and lost writes of data.
     check: [U32; 4],
 }
 
 const _: () = assert!(size_of::<BlockPointerDisk>() == POINTER_BYTES);
 
-/// What the 16 bytes of check are.
+/// Meaning of the 16 check bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckKind {
-    /// One CRC-32C of the whole stored block, in the first four bytes.
+    /// One CRC-32C of the whole stored block.
     Whole,
-    /// Four CRC-32C, each of [`QUARTER_BYTES`]; those past the stored length are 0.
+    /// Four CRC-32C, each of [`QUARTER_BYTES`]; 0 past the stored length.
     Quarters,
-    /// None: the block is a page, which verifies itself. Holds a [`SplitHint`] for a directory's.
+    /// None: a page verifies itself. For a directory page the bytes hold a [`SplitHint`].
     Page,
     /// A 16-byte MAC.
     Mac,
 }
 
-/// What the pointer to a directory page tells of its last split, so that a lookup that comes to the
-/// wrong half goes on to the right one without another walk of the map.
+/// Hint on a directory page's last split, so that a lookup in the wrong half needs no second walk
+/// of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitHint {
     /// Depth of the page; above 0.
     pub depth: u8,
-    /// Where the page is that split off last, number `n + 2^(depth - 1)`; none where that one has
-    /// been joined again.
+    /// Place of the page split off last, number `n + 2^(depth - 1)`; `None` once merged back.
     pub sibling: Option<Place>,
 }
 
-/// Bits of `birth_and_flags` above the birth.
 const FLAG_COMPRESSED: u64 = 1 << 60;
 const FLAG_ENCRYPTED: u64 = 1 << 61;
 const FLAG_OFFLINE: u64 = 1 << 62;
@@ -65,28 +63,28 @@ const CHECK_KIND_SHIFT: u32 = 58;
 /// One entry of a container's map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPointer {
-    /// Where the block begins.
+    /// Start of the block.
     pub place: Place,
-    /// Epoch in which it was submitted.
+    /// Epoch of the block's submission.
     pub birth: Epoch,
-    /// Space that is stored: 1 to [`BLOCK_FRAGMENTS_MAX`]; 0 of [`BlockPointer::RESERVED`] alone.
+    /// Fragments stored: 1 to [`BLOCK_FRAGMENTS_MAX`], or 0 in [`BlockPointer::RESERVED`].
     pub fragments: u32,
-    /// What `check` is.
+    /// Meaning of `check`.
     pub check_kind: CheckKind,
-    /// Compressed; the leaf's header says how.
+    /// Compressed, with the method in the leaf's header.
     pub is_compressed: bool,
-    /// Encrypted; the leaf's header says how.
+    /// Encrypted, with the method in the leaf's header.
     pub is_encrypted: bool,
-    /// The block is only in an archive; `place` is a copy number.
+    /// Only in an archive; `place` is a copy number.
     pub is_offline: bool,
-    /// Room for the whole block is kept, whatever of it is stored: a write of it finds space.
+    /// Preallocation: room for the whole block is reserved, so a write finds space.
     pub is_reserved: bool,
-    /// What the block's bytes must sum to.
+    /// Checksums, or a hint.
     pub check: [u32; 4],
 }
 
 impl BlockPointer {
-    /// Nothing is stored, and room for the whole block is kept. Reads as zeros.
+    /// A preallocated block without contents. Reads as zeros.
     pub const RESERVED: BlockPointer = BlockPointer {
         place: Place::NONE,
         birth: Epoch(0),
@@ -99,7 +97,7 @@ impl BlockPointer {
         check: [0; 4],
     };
 
-    /// Returns a pointer to a page, which verifies itself.
+    /// Returns a pointer to a page.
     #[must_use]
     pub fn to_page(place: Place, fragments: u32, birth: Epoch) -> BlockPointer {
         BlockPointer::plain(place, fragments, birth, CheckKind::Page, [0; 4])
@@ -127,8 +125,7 @@ impl BlockPointer {
         }
     }
 
-    /// Returns what this pointer to a directory page tells of the page's last split; `None` where
-    /// it tells nothing.
+    /// Returns the split hint of a directory page.
     #[must_use]
     pub fn split_hint(&self) -> Option<SplitHint> {
         let [low, high, depth, _] = self.check;
@@ -140,7 +137,7 @@ impl BlockPointer {
         Some(SplitHint { depth, sibling: (place != Place::NONE).then_some(place) })
     }
 
-    /// Returns this pointer to a directory page with another hint.
+    /// Returns the pointer with another split hint.
     #[must_use]
     pub fn with_split_hint(self, hint: Option<SplitHint>) -> BlockPointer {
         let depth = hint.map_or(0, |hint| hint.depth);
@@ -151,7 +148,7 @@ impl BlockPointer {
         BlockPointer { check, ..self }
     }
 
-    /// Returns the pointer in `bytes`; `None` for a hole.
+    /// Decodes a pointer; `None` for a hole.
     #[must_use]
     pub fn decode(bytes: &[u8; POINTER_BYTES]) -> Option<BlockPointer> {
         let disk: &BlockPointerDisk = zerocopy::transmute_ref!(bytes);
@@ -182,11 +179,11 @@ impl BlockPointer {
         })
     }
 
-    /// Returns the bytes of this pointer.
+    /// Returns the bytes of the pointer.
     ///
     /// # Panics
     ///
-    /// If a field is out of its bounds: a bug in the caller.
+    /// If a field is out of its bounds.
     #[must_use]
     pub fn encode(&self) -> [u8; POINTER_BYTES] {
         assert!(self.birth.0 <= EPOCH_MAX);
@@ -219,7 +216,7 @@ impl BlockPointer {
         })
     }
 
-    /// Returns the pointer to `data` stored at `place` in blocks of `block_bytes`, check included.
+    /// Returns the pointer to `data`, part of a block of `block_bytes`, with its checksum.
     #[must_use]
     pub fn to_data(
         place: Place,
@@ -232,14 +229,13 @@ impl BlockPointer {
         BlockPointer::plain(place, fragments, birth, check_kind, check)
     }
 
-    /// Returns this pointer if anything is stored.
+    /// Returns the pointer if any fragment is stored.
     #[must_use]
     pub fn stored(self) -> Option<BlockPointer> {
         (self.fragments > 0).then_some(self)
     }
 
-    /// Returns the fragments of a block of `1 << block_shift` bytes that are kept for it beside
-    /// what is stored.
+    /// Returns the preallocated fragments beyond the stored ones.
     #[must_use]
     pub fn reserved_fragments(&self, block_shift: u8, fragment_shift: u8) -> u32 {
         let whole = 1_u32.checked_shl(u32::from(block_shift.saturating_sub(fragment_shift)));
@@ -247,22 +243,20 @@ impl BlockPointer {
         if self.is_reserved { whole.saturating_sub(self.fragments) } else { 0 }
     }
 
-    /// Whether what is stored are the bytes themselves: no other form of them is known yet.
+    /// Whether the stored bytes are the contents: no other encoding is implemented.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         !self.is_compressed && !self.is_encrypted && !self.is_offline
     }
 
-    /// Whether this is a plain block with a check for each quarter, so that a quarter of it can be
-    /// a block of its own.
+    /// Whether the quarters can become blocks: plain, with a checksum each.
     #[must_use]
     pub fn is_divisible(&self) -> bool {
         self.is_plain() && self.check_kind == CheckKind::Quarters
     }
 
-    /// Returns the pointer to quarter `quarter` (0 to 3) of a divisible block as a block of
-    /// [`QUARTER_BYTES`], with the check that this one has for it; `None` if nothing of it is
-    /// stored.
+    /// Returns quarter `quarter` (0 to 3) of a divisible block as a block of [`QUARTER_BYTES`];
+    /// `None` if it is not stored.
     #[must_use]
     pub fn quarter(&self, quarter: usize, fragment_shift: u8) -> Option<BlockPointer> {
         let length = u32::try_from(QUARTER_BYTES).ok()? >> fragment_shift;
@@ -277,7 +271,7 @@ impl BlockPointer {
         Some(BlockPointer { place, fragments, check_kind: CheckKind::Whole, check, ..*self })
     }
 
-    /// Whether `data`, the whole stored block, is what was written, in a form that is known.
+    /// Whether `data`, the whole stored block, is intact and in a known encoding.
     #[must_use]
     pub fn verifies(&self, data: &[u8]) -> bool {
         if !self.is_plain() {
@@ -292,7 +286,7 @@ impl BlockPointer {
     }
 }
 
-/// Returns the check of `data`, the stored part of a block of `block_bytes`.
+/// Returns the checksum of the stored part of a block.
 pub(crate) fn check_of(block_bytes: usize, data: &[u8]) -> (CheckKind, [u32; 4]) {
     if block_bytes == QUARTERED_BLOCK_BYTES {
         (CheckKind::Quarters, quarters_of(data))

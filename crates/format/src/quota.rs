@@ -1,4 +1,4 @@
-//! Quotas of users, groups and projects: pages of records in a container of the fileset's own.
+//! Quotas of users, groups and projects: pages of records in an internal container of the fileset.
 //!
 //! # Layout
 //!
@@ -9,19 +9,21 @@
 //!   +----------------+---------+---------+---------+----------------------------+
 //! ```
 //!
-//! Record 0 of page 0 is the head, which says how far counting has come.
+//! Record 0 of page 0 is the head, with the progress of counting.
 //!
 //! # Invariants
 //!
 //! - QR1: Each kind and id has one record at most.
-//! - QR2: Usage is changed by operations, limits and graces by whoever holds the fileset's lock: no
-//!   checksum of a record covers both. The page has its own.
+//! - QR2: Operations change the usage in a record, the holder of the fileset's lock its limits and
+//!   graces. So only the page has a checksum over both.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::anode::{ANODE_BYTES, FRAGMENTS_OFFSET};
-use crate::anode::{Anode, AnodeKind, GID_OFFSET, KIND_OFFSET, PROJECT_OFFSET, UID_OFFSET};
+use crate::anode::{
+    ANODE_BYTES, Anode, AnodeKind, FRAGMENTS_OFFSET, GID_OFFSET, KIND_OFFSET, PROJECT_OFFSET,
+    UID_OFFSET,
+};
 use crate::ids::{ANODES_MAX, FRAGMENTS_MAX};
 use crate::page::{PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes, read_u64};
 
@@ -29,18 +31,17 @@ use crate::page::{PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes, read_u64};
 pub const RECORD_BYTES: usize = 64;
 /// Records of a page.
 pub const RECORDS_PER_PAGE: u64 = 62;
-/// Most records of a fileset: 64 MiB of pages, and about 200 MiB of memory while it is mounted.
+/// Most records of a fileset: 64 MiB of pages, 200 MiB of memory while mounted.
 pub const RECORDS_MAX: u64 = 1 << 20;
-/// How long a soft limit may be passed unless somebody says otherwise: seven days, as xfs_quota(8)
-/// has it.
+/// Default grace of a soft limit: seven days, as in xfs_quota(8).
 pub const GRACE_SECONDS: u64 = 7 * 24 * 60 * 60;
-/// Most inodes that a limit can say; above that there is none.
+/// Largest inode limit; larger ones mean no limit.
 pub const INODES_LIMIT_MAX: u64 = 0xFFFF_FFFF;
-/// Where in a record the count of fragments is.
+/// Offset of the count of fragments in a record.
 pub const USED_FRAGMENTS_OFFSET: usize = std::mem::offset_of!(QuotaRecordDisk, fragments);
-/// Where in a record the count of inodes is.
+/// Offset of the count of inodes in a record.
 pub const USED_INODES_OFFSET: usize = std::mem::offset_of!(QuotaRecordDisk, inodes);
-/// Where in a record the limits and graces begin, which go on to its end.
+/// Offset of limits and graces, which fill the rest of a record.
 pub const LIMITS_OFFSET: usize = std::mem::offset_of!(QuotaRecordDisk, fragments_soft);
 
 const _: () = assert!(PAGE_BODY_BYTES / RECORD_BYTES == 62);
@@ -52,15 +53,15 @@ const STATE_CLEARING: u8 = 1;
 const STATE_COUNTING: u8 = 2;
 const STATE_ON: u8 = 3;
 
-/// Whom a quota is of.
+/// Subject of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum QuotaKind {
     /// The owner of files.
     User = 1,
-    /// Their group.
+    /// The group of files.
     Group = 2,
-    /// Their project.
+    /// The project of files.
     Project = 3,
 }
 
@@ -68,7 +69,7 @@ impl QuotaKind {
     /// Every kind.
     pub const ALL: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
 
-    /// Returns the word for it.
+    /// Returns the word in messages.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -78,7 +79,7 @@ impl QuotaKind {
         }
     }
 
-    /// Returns the byte that stands for this kind.
+    /// Returns the code on disk.
     #[must_use]
     #[expect(clippy::as_conversions, reason = "the discriminant is the code")]
     pub fn code(self) -> u8 {
@@ -86,73 +87,67 @@ impl QuotaKind {
     }
 }
 
-/// Byte for byte. Format: `docs/FORMAT.md#quota-record`.
+/// Format: `docs/FORMAT.md#quota-record`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct QuotaRecordDisk {
-    /// 1: a user; 2: a group; 3: a project. 0: free.
+    /// 1: user; 2: group; 3: project. 0: free.
     kind: u8,
-    /// Zero.
     reserved: [u8; 3],
-    /// Whose it is.
     id: U32,
-    /// Fragments that his files take. Is there room for more?
+    /// Used fragments. Is there room for more?
     fragments: U64,
-    /// His files.
+    /// Files. May one more be made?
     inodes: U64,
-    /// Fragments past which the grace begins; 0: no limit.
+    /// Start of the grace; 0: no limit.
     fragments_soft: U64,
-    /// Most fragments; 0: no limit.
+    /// 0: no limit.
     fragments_hard: U64,
-    /// Inodes past which the grace begins; 0: no limit.
+    /// Start of the grace; 0: no limit.
     inodes_soft: U32,
-    /// Most inodes; 0: no limit.
+    /// 0: no limit.
     inodes_hard: U32,
-    /// When the grace of fragments ends: seconds since 1970; 0: he is not past the soft limit.
+    /// Seconds since 1970; 0: within the soft limit. Are writes refused?
     fragments_grace_end: U64,
-    /// When the grace of inodes ends; as above.
+    /// Seconds since 1970; 0: within the soft limit. Are new files refused?
     inodes_grace_end: U64,
 }
 
-/// Byte for byte. Format: `docs/FORMAT.md#quota-head`.
+/// Format: `docs/FORMAT.md#quota-head`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct QuotaHeadDisk {
     /// 4: the head.
     kind: u8,
-    /// 0: off; 1: what was counted before is cleared; 2: anodes are counted; 3: on.
+    /// 0: off; 1: clearing old counts; 2: counting anodes; 3: on.
     state: u8,
-    /// Zero.
     reserved_a: [u8; 6],
-    /// Being cleared: the next page of the container. Being counted: anodes below this number are.
+    /// Clearing: next page of the container. Counting: first uncounted anode.
     cursor: U64,
-    /// Seconds for which a soft limit of fragments may be passed.
     fragments_grace: U64,
-    /// Seconds for which a soft limit of inodes may be passed.
     inodes_grace: U64,
-    /// Zero.
     reserved: [u8; 32],
 }
 
 const _: () = assert!(size_of::<QuotaRecordDisk>() == RECORD_BYTES);
 const _: () = assert!(size_of::<QuotaHeadDisk>() == RECORD_BYTES);
 
-/// How far counting has come.
+/// Progress of counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QuotaState {
-    /// Nobody counts, and what the records say of usage is of no use.
+    /// Not counting; usage in the records is meaningless.
     #[default]
     Off,
-    /// What was counted before is cleared, up to this page of the container.
+    /// Clearing old counts; done up to this page of the container.
     Clearing(u64),
-    /// Anodes below this number are counted; nobody is refused.
+    /// Counting; done for anodes below this number. Limits are not enforced.
     Counting(u64),
-    /// All anodes are counted, and limits hold.
+    /// All anodes are counted, and limits are enforced.
     On,
 }
 
 impl QuotaState {
-    /// Returns the number below which anodes are counted by whoever changes them.
+    /// Returns the number below which a changed anode changes the usage.
     #[must_use]
     pub fn counted_below(self) -> u64 {
         match self {
@@ -163,14 +158,14 @@ impl QuotaState {
     }
 }
 
-/// What the container says of itself.
+/// Head of the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaHead {
-    /// How far counting has come.
+    /// Progress of counting.
     pub state: QuotaState,
-    /// Seconds for which a soft limit of fragments may be passed.
+    /// Grace of soft limits of fragments, in seconds.
     pub fragments_grace: u64,
-    /// Seconds for which a soft limit of inodes may be passed.
+    /// Grace of soft limits of inodes, in seconds.
     pub inodes_grace: u64,
 }
 
@@ -203,7 +198,7 @@ impl QuotaHead {
         zerocopy::transmute!(disk)
     }
 
-    /// Returns the head of a container whose page 0 this is; `None`: it can't be so.
+    /// Decodes the head in page 0; `None` if it is malformed.
     #[must_use]
     pub fn of(page: &PageBytes) -> Option<QuotaHead> {
         let bytes: &[u8; RECORD_BYTES] = page.get(record_offset(0)..)?.first_chunk()?;
@@ -223,23 +218,23 @@ impl QuotaHead {
     }
 }
 
-/// Latest second, and longest grace, that a record may say: past that sums would wrap.
+/// Bound on times and graces, so that sums can't wrap.
 const SECONDS_MAX: u64 = 1 << 62;
 
-/// Limits of one user, group or project, in fragments and inodes, and when graces end.
+/// Limits of one user, group or project, and ends of graces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaLimits {
-    /// Fragments past which the grace begins; 0: no limit.
+    /// Soft limit of fragments, which starts the grace; 0: none.
     pub fragments_soft: u64,
-    /// Most fragments; 0: no limit.
+    /// Hard limit of fragments; 0: none.
     pub fragments_hard: u64,
-    /// Inodes past which the grace begins; 0: no limit.
+    /// Soft limit of inodes, which starts the grace; 0: none.
     pub inodes_soft: u32,
-    /// Most inodes; 0: no limit.
+    /// Hard limit of inodes; 0: none.
     pub inodes_hard: u32,
-    /// When the grace of fragments ends: seconds since 1970; 0: the soft limit is not passed.
+    /// End of the grace of fragments, in seconds since 1970; 0: within the soft limit.
     pub fragments_grace_end: u64,
-    /// When the grace of inodes ends; as above.
+    /// End of the grace of inodes, in seconds since 1970; 0: within the soft limit.
     pub inodes_grace_end: u64,
 }
 
@@ -259,15 +254,15 @@ impl QuotaLimits {
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaRecord {
-    /// Of what kind the id is.
+    /// Kind of the id.
     pub kind: QuotaKind,
-    /// Whose it is.
+    /// User, group or project.
     pub id: u32,
-    /// Fragments that his files take.
+    /// Used fragments.
     pub fragments: u64,
-    /// His files.
+    /// Files.
     pub inodes: u64,
-    /// His limits.
+    /// Limits.
     pub limits: QuotaLimits,
 }
 
@@ -292,11 +287,11 @@ impl QuotaRecord {
         zerocopy::transmute!(disk)
     }
 
-    /// Returns record `index` of a page; `Ok(None)`: it is free, or the head.
+    /// Decodes a record; `Ok(None)` if it is free or the head.
     ///
     /// # Errors
     ///
-    /// What can't be so.
+    /// The name of the malformed field.
     pub fn decode_in(page: &PageBytes, index: u64) -> Result<Option<QuotaRecord>, &'static str> {
         let bytes = page.get(record_offset(index)..).and_then(|rest| rest.first_chunk());
         let bytes: &[u8; RECORD_BYTES] = bytes.ok_or("index")?;
@@ -335,26 +330,26 @@ impl QuotaRecord {
     }
 }
 
-/// Returns where in its page record `index` of the page is.
+/// Returns the offset of record `index` in its page.
 #[must_use]
 pub fn record_offset(index: u64) -> usize {
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     PAGE_HEADER_BYTES.saturating_add(index.saturating_mul(RECORD_BYTES))
 }
 
-/// Whose a file is, and what it takes: what moves from account to account when its anode changes.
+/// Accounts and usage of a file: the amounts moved when its anode changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owned {
-    /// Owner, group and project, as [`QuotaKind::ALL`] has them.
+pub struct QuotaCharge {
+    /// Owner, group and project, in the order of [`QuotaKind::ALL`].
     pub ids: [u32; 3],
-    /// Fragments that it takes.
+    /// Used fragments.
     pub fragments: u64,
 }
 
-impl Owned {
-    /// Returns whose the anode in a slot is; `None`: it is free, or the fileset's own.
+impl QuotaCharge {
+    /// Reads the accounts from an anode slot; `None` if it is free or internal.
     #[must_use]
-    pub fn in_slot(slot: &[u8; ANODE_BYTES]) -> Option<Owned> {
+    pub fn in_slot(slot: &[u8; ANODE_BYTES]) -> Option<QuotaCharge> {
         let kind = *slot.get(KIND_OFFSET)?;
         if kind == 0 || kind == AnodeKind::Internal.code() {
             return None;
@@ -364,15 +359,15 @@ impl Owned {
             bytes.map_or(0, |bytes: &[u8; 4]| u32::from_le_bytes(*bytes))
         };
         let ids = [id(UID_OFFSET), id(GID_OFFSET), id(PROJECT_OFFSET)];
-        Some(Owned { ids, fragments: read_u64(slot, FRAGMENTS_OFFSET) })
+        Some(QuotaCharge { ids, fragments: read_u64(slot, FRAGMENTS_OFFSET) })
     }
 
-    /// Returns whose an anode is; `None`: the fileset's own.
+    /// Returns the accounts of an anode; `None` if it is internal.
     #[must_use]
-    pub fn of(anode: &Anode) -> Option<Owned> {
+    pub fn of(anode: &Anode) -> Option<QuotaCharge> {
         let ids = [anode.uid, anode.gid, anode.project];
         let fragments = anode.fragments;
-        (anode.kind != AnodeKind::Internal).then_some(Owned { ids, fragments })
+        (anode.kind != AnodeKind::Internal).then_some(QuotaCharge { ids, fragments })
     }
 }
 
@@ -434,10 +429,10 @@ mod tests {
     fn a_slot_and_its_anode_say_the_same_of_whose_it_is() {
         let mut anode = Anode::new(AnodeKind::Regular, AnodeNo(77), FilesetId(5), 14);
         (anode.uid, anode.gid, anode.project, anode.fragments) = (1, 2, 3, 4);
-        assert_eq!(Owned::in_slot(&anode.encode()), Owned::of(&anode));
-        assert_eq!(Owned::of(&anode), Some(Owned { ids: [1, 2, 3], fragments: 4 }));
+        assert_eq!(QuotaCharge::in_slot(&anode.encode()), QuotaCharge::of(&anode));
+        assert_eq!(QuotaCharge::of(&anode), Some(QuotaCharge { ids: [1, 2, 3], fragments: 4 }));
         anode.kind = AnodeKind::Internal;
-        assert_eq!((Owned::in_slot(&anode.encode()), Owned::of(&anode)), (None, None));
-        assert_eq!(Owned::in_slot(&[0; ANODE_BYTES]), None);
+        assert_eq!((QuotaCharge::in_slot(&anode.encode()), QuotaCharge::of(&anode)), (None, None));
+        assert_eq!(QuotaCharge::in_slot(&[0; ANODE_BYTES]), None);
     }
 }

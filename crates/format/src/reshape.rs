@@ -1,26 +1,24 @@
-//! A raid5 or stripe that is getting a member more, or is to have one less: which segments lie over
-//! all of its members.
+//! Reshape of a raid5 or stripe: adding or removing a member online.
 //!
 //! # Layout
 //!
-//! Segments are moved in order, each from rows of one width to rows of the other. What lies in
-//! front of a border is *wide*, over all members, and what lies behind it is *narrow*, over all but
-//! one, and takes more rows:
+//! Segments are moved in order, from rows of one width to rows of the other. Segments before a
+//! border are *wide*, over all members. Those behind it are *narrow*, over all but one, in more
+//! rows:
 //!
 //! ```text
 //!   rows of members   | wide segments | free by now | narrow segments       |
 //!   pool              | segments 0 .. moved         | segments moved ..     |
 //! ```
 //!
-//! With a member more the border moves from the first segment to the last, with one less from the
-//! last to the first. Before the latter, allocation groups are given up for which there is no room
-//! then, from the last on ([`LastGroups`]).
+//! Adding a member moves the border forward, removing one moves it back. Before a removal, last
+//! allocation groups without room in the narrow layout are emptied ([`EvacuatingGroups`]).
 //!
 //! # Invariants
 //!
-//! - RL1: The new place of a segment meets the old place of itself alone, of those that are not
-//!   moved yet; and of itself only where it is one of the first.
-//! - RL2: While a segment is kept elsewhere its bytes are there, whatever lies in its own rows.
+//! - RL1: The new place of a segment overlaps the old place of no other unmoved segment. It
+//!   overlaps the segment's own old place only for some of the first segments.
+//! - RL2: While a segment has a temporary copy, reads use the copy, and its own rows are undefined.
 //!
 //! Decisions 0090 and 0091 have the argument.
 
@@ -29,68 +27,68 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::stripes::Stripes;
 
-/// A segment that is moved by way of another.
+/// Temporary copy of a segment whose old and new place overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptSegment {
-    /// Number, in its disk group, of the segment that has its bytes, as data.
+pub struct SegmentCopy {
+    /// Number, in its disk group, of the data segment with the copy.
     pub at: u64,
-    /// Whether what it keeps are pages of metadata, in two copies each: else data under parity.
+    /// Metadata pages, in two copies each, rather than data under parity.
     pub is_pages: bool,
 }
 
-/// Which way the border moves.
+/// Direction of a reshape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Towards {
-    /// Segments become wide: there is a member more.
+pub enum ReshapeDirection {
+    /// A member is added: segments become wide.
     Wide,
-    /// Segments become narrow: there is to be a member less.
+    /// A member is removed: segments become narrow.
     Narrow,
 }
 
-/// The last allocation groups of a disk group that is to have a member less: nothing new goes
-/// there, and what is there is moved elsewhere. All segments are wide yet.
+/// Allocation groups being emptied before a member is removed, closed to allocation. All segments
+/// are wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LastGroups {
-    /// The number of the disk group.
+pub struct EvacuatingGroups {
+    /// Number of the disk group.
     pub disk_group: u8,
-    /// Which of its members is to go, counted in its layout.
+    /// Leaving member, as an index in the layout.
     pub member: u8,
-    /// The first allocation group that is given up; the one behind the last: there is none.
+    /// First group to empty; the end of the groups if there is none.
     pub first: u32,
 }
 
-/// How far a disk group is that gets a member more, or is to have one less.
+/// Progress of a reshape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reshape {
-    /// Its number.
+    /// Number of the disk group.
     pub disk_group: u8,
-    /// Which of its members, counted in its layout, narrow segments do not lie on.
+    /// Member without narrow segments, as an index in the layout.
     pub member: u8,
-    /// Segments, from its first, that are wide.
+    /// Wide segments, from the first.
     pub moved: u64,
-    /// The segment behind these, if its bytes are elsewhere.
-    pub kept: Option<KeptSegment>,
-    /// What becomes of the others.
-    pub towards: Towards,
+    /// Temporary copy of segment `moved`.
+    pub kept: Option<SegmentCopy>,
+    /// Direction.
+    pub towards: ReshapeDirection,
 }
 
-/// The same on disk. Format: `docs/FORMAT.md#reshape`.
+/// A [`Reshape`], or [`EvacuatingGroups`]. Format: `docs/FORMAT.md#reshape`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct ReshapeDisk {
     /// Number of the disk group.
     pub disk_group: u8,
-    /// Which of its members narrow segments do not lie on.
+    /// Member without narrow segments; or the leaving member.
     pub member: u8,
-    /// 0: no segment is kept elsewhere; 1: one of data; 2: one of metadata pages.
+    /// Temporary copy of segment `moved`: 0: none; 1: data; 2: metadata pages.
     pub kept: u8,
     /// Zero.
     pub reserved_a: u8,
     /// Zero.
     pub reserved_b: U32,
-    /// Segments that are wide. Where the last allocation groups are given up: the first of these.
+    /// Wide segments; or the first allocation group to empty.
     pub moved: U64,
-    /// Segment of the disk group that keeps the one behind these.
+    /// Segment with the temporary copy.
     pub kept_at: U64,
     /// Zero.
     pub reserved_c: U64,
@@ -108,8 +106,8 @@ impl Reshape {
         }
     }
 
-    pub(crate) fn from_disk(disk: &ReshapeDisk, towards: Towards) -> Option<Reshape> {
-        let kept = |is_pages| KeptSegment { at: disk.kept_at.get(), is_pages };
+    pub(crate) fn from_disk(disk: &ReshapeDisk, towards: ReshapeDirection) -> Option<Reshape> {
+        let kept = |is_pages| SegmentCopy { at: disk.kept_at.get(), is_pages };
         let kept = match disk.kept {
             0 => None,
             1 => Some(kept(false)),
@@ -121,7 +119,7 @@ impl Reshape {
     }
 }
 
-impl LastGroups {
+impl EvacuatingGroups {
     pub(crate) fn to_disk(self) -> ReshapeDisk {
         ReshapeDisk {
             disk_group: self.disk_group,
@@ -131,36 +129,37 @@ impl LastGroups {
         }
     }
 
-    pub(crate) fn from_disk(disk: &ReshapeDisk) -> Option<LastGroups> {
+    pub(crate) fn from_disk(disk: &ReshapeDisk) -> Option<EvacuatingGroups> {
         let first = u32::try_from(disk.moved.get()).ok()?;
-        Some(LastGroups { disk_group: disk.disk_group, member: disk.member, first })
+        Some(EvacuatingGroups { disk_group: disk.disk_group, member: disk.member, first })
     }
 }
 
-/// How the segments of a disk group in stripes lie at one moment.
+/// Stripe mapping of a disk group, also during a reshape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lay {
-    /// Of all segments, or of the narrow ones.
+pub struct StripeMapping {
+    /// Mapping of narrow segments; without a reshape, of all.
     pub narrow: Stripes,
-    /// Of the wide ones, in front of the border.
+    /// Mapping of wide segments, before the border.
     pub wide: Stripes,
-    /// First byte behind the wide segments; where none are told apart, in front of all.
+    /// First byte behind the wide segments; without a reshape, the start of the groups.
     pub border: u64,
-    /// First byte of the segment that is kept elsewhere, and of where.
+    /// First bytes of the segment with a temporary copy, and of the copy.
     pub kept: Option<(u64, u64)>,
 }
 
-impl From<Stripes> for Lay {
-    fn from(stripes: Stripes) -> Lay {
+impl From<Stripes> for StripeMapping {
+    fn from(stripes: Stripes) -> StripeMapping {
         let border = stripes.groups_offset;
-        Lay { narrow: stripes, wide: stripes, border, kept: None }
+        StripeMapping { narrow: stripes, wide: stripes, border, kept: None }
     }
 }
 
-impl Lay {
-    /// Returns how segments lie of which `narrow` says how the narrow ones do: over all members.
+impl StripeMapping {
+    /// Returns the mapping during a reshape. `narrow` still includes the member without narrow
+    /// segments.
     #[must_use]
-    pub fn of(narrow: Stripes, reshape: &Reshape) -> Lay {
+    pub fn of(narrow: Stripes, reshape: &Reshape) -> StripeMapping {
         let wide = Stripes { shape: narrow.shape.wider(), ..narrow };
         let without = narrow.without.and(usize::from(reshape.member));
         let narrow = Stripes { without, ..narrow };
@@ -168,29 +167,28 @@ impl Lay {
             narrow.groups_offset.saturating_add(segment.saturating_mul(narrow.segment_bytes))
         };
         let kept = reshape.kept.map(|kept| (start(reshape.moved), start(kept.at)));
-        Lay { narrow, wide, border: start(reshape.moved), kept }
+        StripeMapping { narrow, wide, border: start(reshape.moved), kept }
     }
 
-    /// Whether a disk group is being reshaped.
+    /// Whether a reshape is in progress.
     #[must_use]
     pub fn is_reshaped(&self) -> bool {
         self.narrow != self.wide
     }
 
-    /// Whether segments take less of each member when they are wide.
+    /// Whether wide segments take fewer rows.
     #[must_use]
     pub fn gains(&self) -> bool {
         self.wide.segment_rows() < self.narrow.segment_rows()
     }
 
-    /// Returns how the segment lies that has byte `offset` of the pool.
+    /// Returns the mapping of the segment at byte `offset` of the pool.
     #[must_use]
     pub fn at(&self, offset: u64) -> Stripes {
         if offset < self.border { self.wide } else { self.narrow }
     }
 
-    /// Returns where the bytes from `offset` on are to be read, and up to which byte that is so
-    /// (RL2).
+    /// Returns the byte to read for byte `offset` (RL2), and the end of that mapping.
     #[must_use]
     pub fn seen_at(&self, offset: u64) -> (u64, u64) {
         let segment_bytes = self.narrow.segment_bytes;
@@ -204,23 +202,23 @@ impl Lay {
         }
     }
 
-    /// Returns how many of the first segments must be moved by way of another (RL1).
+    /// Returns the number of first segments that need a temporary copy (RL1).
     #[must_use]
     pub fn kept_first(&self) -> u64 {
         let (wide, narrow) = (self.wide.segment_rows(), self.narrow.segment_rows());
         wide.div_ceil(narrow.saturating_sub(wide).max(1))
     }
 
-    /// Returns up to which segment those from `from` on can become wide, the labels saying that
-    /// those before are: no new place meets an old one of them (RL1).
+    /// Returns the end of the segments that can become wide without overlap (RL1), if the labels
+    /// have those before `from` as wide.
     #[must_use]
     pub fn may_move_to(&self, from: u64) -> u64 {
         let (wide, narrow) = (self.wide.segment_rows(), self.narrow.segment_rows());
         from.saturating_mul(narrow) / wide.max(1)
     }
 
-    /// Returns from which segment on those before `to` can become narrow, the labels saying that
-    /// those from there on are: as [`Lay::may_move_to`].
+    /// Returns the start of the segments that can become narrow without overlap (RL1), if the
+    /// labels have those from `to` on as narrow.
     #[must_use]
     pub fn may_move_from(&self, to: u64) -> u64 {
         let (wide, narrow) = (self.wide.segment_rows(), self.narrow.segment_rows());
@@ -233,28 +231,32 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::stripes::{MemberByte, StripeShape, Without};
+    use crate::stripes::{ExcludedMembers, MemberByte, StripeShape};
 
-    fn lays() -> impl Iterator<Item = (Lay, u64)> {
+    fn lays() -> impl Iterator<Item = (StripeMapping, u64)> {
         let widths = (3..=12).map(|members| (members, true));
         widths.chain((2..=12).map(|members| (members, false))).flat_map(|(members, has_parity)| {
             [(960 << 10, 2), (1 << 20, 0), (128 << 10, 1)].into_iter().flat_map(
                 move |(segment_bytes, member)| {
                     let shape = StripeShape { members, unit_shift: 14, has_parity };
                     let groups_offset = 3 << 16;
-                    let narrow =
-                        Stripes { shape, groups_offset, segment_bytes, without: Without::NONE };
+                    let narrow = Stripes {
+                        shape,
+                        groups_offset,
+                        segment_bytes,
+                        without: ExcludedMembers::NONE,
+                    };
                     (0..12).map(move |moved| {
-                        let towards = Towards::Wide;
+                        let towards = ReshapeDirection::Wide;
                         let reshape = Reshape { disk_group: 0, member, moved, kept: None, towards };
-                        (Lay::of(narrow, &reshape), moved)
+                        (StripeMapping::of(narrow, &reshape), moved)
                     })
                 },
             )
         })
     }
 
-    /// RL1: rows of a segment's new place are those of no other that is not moved.
+    /// Goal: a segment's new rows belong to no other unmoved segment (RL1).
     #[test]
     fn a_new_place_meets_no_old_one_but_its_own() {
         for (lay, moved) in lays() {
@@ -272,7 +274,7 @@ mod tests {
             let to = lay.may_move_to(moved);
             assert_eq!(to > moved, moved >= lay.kept_first(), "{lay:?} {moved}");
             assert!(to * wide <= moved * narrow, "{lay:?} {moved}");
-            // The other way: segment `moved` is the last wide one, and becomes narrow.
+            // The other direction: the last wide segment, `moved`, becomes narrow.
             let new = moved * narrow..(moved + 1) * narrow;
             for other in 0..=moved {
                 let old = other * wide..(other + 1) * wide;
@@ -286,8 +288,7 @@ mod tests {
         }
     }
 
-    /// Goal: every byte has a place on a member, which is its own there, on either side of the
-    /// border; none on the member that narrow segments do not lie on.
+    /// Goal: every byte has a unique place, and no narrow segment uses the left-out member.
     #[test]
     fn each_byte_has_a_place_on_either_side_of_the_border() {
         for (lay, moved) in lays() {
@@ -313,7 +314,7 @@ mod tests {
         }
     }
 
-    /// RL2.
+    /// Goal: a segment with a temporary copy is read from the copy (RL2).
     #[test]
     fn a_segment_that_is_kept_elsewhere_is_read_there() {
         let shape = StripeShape { members: 4, unit_shift: 14, has_parity: true };
@@ -321,12 +322,12 @@ mod tests {
             shape,
             groups_offset: 1 << 16,
             segment_bytes: 1 << 20,
-            without: Without::NONE,
+            without: ExcludedMembers::NONE,
         };
-        let kept = Some(KeptSegment { at: 9, is_pages: false });
-        let towards = Towards::Narrow;
+        let kept = Some(SegmentCopy { at: 9, is_pages: false });
+        let towards = ReshapeDirection::Narrow;
         let reshape = Reshape { disk_group: 0, member: 4, moved: 2, kept, towards };
-        let lay = Lay::of(narrow, &reshape);
+        let lay = StripeMapping::of(narrow, &reshape);
         let start = |segment: u64| (1 << 16) + (segment << 20);
         assert_eq!(lay.seen_at(start(0)), (start(0), start(2)));
         assert_eq!(lay.seen_at(start(2) + 5), (start(9) + 5, start(3)));
@@ -334,8 +335,8 @@ mod tests {
         let disk = reshape.to_disk();
         assert_eq!(Reshape::from_disk(&disk, towards), Some(reshape));
         assert_eq!(Reshape::from_disk(&ReshapeDisk { kept: 3, ..disk }, towards), None);
-        let last = LastGroups { disk_group: 3, member: 1, first: 70_000 };
-        assert_eq!(LastGroups::from_disk(&last.to_disk()), Some(last));
-        assert!(!Lay::from(narrow).is_reshaped());
+        let last = EvacuatingGroups { disk_group: 3, member: 1, first: 70_000 };
+        assert_eq!(EvacuatingGroups::from_disk(&last.to_disk()), Some(last));
+        assert!(!StripeMapping::from(narrow).is_reshaped());
     }
 }

@@ -1,63 +1,62 @@
-//! Slots of the members of a disk group, in the order in which its layout counts them.
+//! Slots of a disk group's members, in the order of its layout.
 //!
-//! They need not lie next to each other: a member that is attached gets the lowest slot that is
-//! free, wherever that is, and one that is removed leaves a slot free between others. So a slot
-//! names one member for as long as the member is there (MB1).
+//! An attached member gets the lowest free slot of the pool, and a removed one leaves a gap, so
+//! that slots keep their members (MB1).
 
 use std::ops::Range;
 
-/// See the module's header.
+/// Slots of a disk group, in layout order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slots(Vec<usize>);
 
 impl Slots {
-    /// Returns how many they are.
+    /// Returns the number of slots.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no slot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a slot of the pool is one of them.
+    /// Whether slot `slot` of the pool belongs to the disk group.
     #[must_use]
     pub fn contains(&self, slot: usize) -> bool {
         self.0.contains(&slot)
     }
 
-    /// Returns which of them a slot of the pool is, counted from the first; `None`: it is none.
+    /// Returns the index of a slot in the disk group.
     #[must_use]
     pub fn position(&self, slot: usize) -> Option<usize> {
         self.0.iter().position(|own| *own == slot)
     }
 
-    /// Returns them, in order.
+    /// Iterates in layout order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         self.0.iter().copied()
     }
 
-    /// Returns one more than the highest of them; 0: there is none.
+    /// Returns one more than the highest slot; 0 if there is none.
     #[must_use]
     pub fn end(&self) -> usize {
         self.iter().max().map_or(0, |last| last + 1)
     }
 
-    /// Adds a slot behind the others.
+    /// Appends a slot.
     pub fn push(&mut self, slot: usize) {
         self.0.push(slot);
     }
 
-    /// Takes a slot out; nothing if it is none of them.
+    /// Removes a slot, if present.
     pub fn remove(&mut self, slot: usize) {
         self.0.retain(|own| *own != slot);
     }
 
-    /// Returns those of `of`, which has one entry a slot of the pool, that these slots name; fewer
-    /// where `of` is shorter.
+    /// Returns the entries at these slots of `of`, a list by slot of the pool, which may be
+    /// shorter.
     pub fn pick<'a, T>(&'a self, of: &'a [T]) -> impl Iterator<Item = &'a T> + Clone {
         self.0.iter().filter_map(|slot| of.get(*slot))
     }

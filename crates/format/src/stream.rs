@@ -1,4 +1,4 @@
-//! A stream of a node: records that make a copy of it elsewhere, whole or from an earlier one on.
+//! A send stream: records that recreate a fileset or snapshot elsewhere, whole or incrementally.
 //!
 //! # Layout
 //!
@@ -7,21 +7,21 @@
 //!   | head, end |
 //! ```
 //!
-//! A head says what follows it, how long that is and which record of which stream it is. What
-//! belongs to an anode stands between its record and its end.
+//! An anode's contents are between its record and its end record.
 //!
 //! # Invariants
 //!
-//! - ST1: Records are numbered from 0, and each names its stream: one that is missing, twice there,
-//!   moved or of another stream is found by its head.
+//! - ST1: Records are numbered from 0, and each names its stream. So a missing, repeated, moved or
+//!   foreign record is detected by its head.
 //! - ST2: A checksum covers head and body.
-//! - ST3: No body is longer than [`BODY_BYTES_MAX`], whatever a head says.
+//! - ST3: No body is longer than [`BODY_BYTES_MAX`].
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::anode::ANODE_BYTES;
 use crate::checksum::crc32c_of;
+pub use crate::fileset::STREAM_GENERATION_MAX;
 use crate::fileset::{NAME_PART_BYTES, NamePart};
 use crate::ids::{ANODES_MAX, AnodeNo, PoolId};
 use crate::page::{
@@ -35,137 +35,114 @@ pub const RECORD_HEAD_BYTES: usize = 32;
 pub const STREAM_DATA_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of a body.
 pub const BODY_BYTES_MAX: usize = STREAM_DATA_BYTES_MAX + 8;
-/// What a stream is written in. A reader refuses every other.
+/// Version of streams. A reader refuses every other.
 pub const STREAM_VERSION: u16 = 1;
-/// No generation in a stream is as high as this, so that none can exhaust the epochs of a pool.
-pub const STREAM_GENERATION_MAX: u64 = 1 << 47;
 
-/// `HFstream`.
 const MAGIC: [u8; 8] = *b"HFstream";
-const _: () = assert!(size_of::<BeginDisk>() < BODY_BYTES_MAX);
+const _: () = assert!(size_of::<StreamBeginDisk>() < BODY_BYTES_MAX);
 
-/// The head of a record, byte for byte. Format: `docs/FORMAT.md#stream-record`.
+/// Head of a record. Format: `docs/FORMAT.md#stream-record`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
-struct RecordHeadDisk {
-    /// CRC-32C of bytes 4 to 31 and of the body. Detects what a way does to bytes.
+struct StreamRecordHeadDisk {
+    /// CRC-32C of bytes 4 to 31 and of the body. Detects damage in transit.
     crc32c: U32,
-    /// A [`RecordKind`].
+    /// A [`StreamRecordKind`].
     kind: u8,
-    /// Meaning by kind.
     flags: u8,
-    /// Zero.
     reserved: [u8; 2],
-    /// Bytes of the body.
     body_bytes: U32,
-    /// Zero.
     reserved_b: U32,
-    /// Number of the record. Detects what is missing, twice there or moved.
+    /// Detects a missing, repeated or moved record.
     sequence: U64,
-    /// Which stream. Detects records of another.
+    /// Detects a record of another stream.
     stream: U64,
 }
 
-const _: () = assert!(size_of::<RecordHeadDisk>() == RECORD_HEAD_BYTES);
+const _: () = assert!(size_of::<StreamRecordHeadDisk>() == RECORD_HEAD_BYTES);
 
-/// The body of the first record. Format: `docs/FORMAT.md#stream-begin`.
+/// Body of the first record. Format: `docs/FORMAT.md#stream-begin`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
-struct BeginDisk {
-    /// Tells a stream from anything else.
+struct StreamBeginDisk {
+    /// Detects a file that is not a stream.
     magic: [u8; 8],
-    /// A reader refuses a version it does not know.
+    /// A reader refuses an unknown version.
     version: U16,
-    /// Default block size of the fileset: its binary logarithm.
     block_shift: u8,
-    /// Zero.
     reserved: [u8; 5],
-    /// The pool that sends.
+    /// Sending pool.
     pool_id: [u8; 16],
-    /// The node to begin from; 0: nothing.
+    /// Identity of the base snapshot; 0: none. Does the receiver have it?
     from: [u8; 16],
-    /// The node that is sent.
+    /// Identity of the sent node.
     to: [u8; 16],
-    /// Every anode number is below this.
     anodes_end: U64,
-    /// No generation is above this.
     generation_max: U64,
-    /// Where the stream goes on: all containers below this are there.
+    /// Resumed stream: containers below this are complete.
     resume_container: U64,
-    /// And of this one all bytes before this.
+    /// Resumed stream: end of the received bytes of `resume_container`.
     resume_end: U64,
-    /// What the node to begin from is called.
     from_name: [u8; 64],
-    /// What the node is called that is sent.
     to_name: [u8; 64],
 }
 
-/// The front of a body that has data. Format: `docs/FORMAT.md#stream-data`.
+/// Front of a body with data. Format: `docs/FORMAT.md#stream-data`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct StreamDataDisk {
-    /// Where the data begins in the file.
+    /// Offset in the file.
     offset: U64,
 }
 
-/// A body that says where a file has a hole. Format: `docs/FORMAT.md#stream-hole`.
+/// Hole of a file. Format: `docs/FORMAT.md#stream-hole`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct StreamHoleDisk {
-    /// Where it begins.
+    /// Offset in the file.
     offset: U64,
-    /// Bytes.
     length: U64,
 }
 
-/// A body with a page of a container: of names, or of attributes. Format:
-/// `docs/FORMAT.md#stream-page`.
+/// Page of a container of names or attributes. Format: `docs/FORMAT.md#stream-page`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct StreamPageDisk {
-    /// Which page of its container.
+    /// Index in the container.
     index: U64,
-    /// As in the page's header.
     flags: U32,
-    /// As in the page's header.
     count: U32,
-    /// As in the page's header.
     aux: [U64; 4],
-    /// What the page has behind its header.
     body: [u8; PAGE_BODY_BYTES],
 }
 
-/// A body that names a number: of a page, of an anode. Format: `docs/FORMAT.md#stream-number`.
+/// Number of a page or of an anode. Format: `docs/FORMAT.md#stream-number`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct StreamNumberDisk {
-    /// The number.
     number: U64,
 }
 
-/// The body of the last record. Format: `docs/FORMAT.md#stream-end`.
+/// Body of the last record. Format: `docs/FORMAT.md#stream-end`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct StreamEndDisk {
-    /// Records before this one.
+    /// Detects a cut stream. Counts the records before this one.
     records: U64,
-    /// Anodes among them.
     anodes: U64,
-    /// Removals among them.
     removed: U64,
-    /// Bytes of data among them.
     data_bytes: U64,
 }
 
 const _: () = assert!(PAGE_HEADER_BYTES + PAGE_BODY_BYTES == 4096);
 
-/// What a record is.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum RecordKind {
-    /// What the stream is of.
+pub enum StreamRecordKind {
+    /// Parameters of the stream.
     Begin = 1,
-    /// An anode, and what belongs to it follows.
+    /// An anode; its contents follow.
     Anode = 2,
     /// Bytes of a file.
     Data = 3,
@@ -173,27 +150,27 @@ pub enum RecordKind {
     Hole = 4,
     /// A page of a container.
     Page = 5,
-    /// A page that the container has not any more.
+    /// A removed page of a container.
     NoPage = 6,
-    /// Nothing of the anode follows any more.
+    /// End of an anode's contents.
     AnodeEnd = 7,
-    /// An anode that is gone.
+    /// A removed anode.
     Remove = 8,
     /// The last record.
     End = 9,
 }
 
-impl RecordKind {
-    const ALL: [RecordKind; 9] = [
-        RecordKind::Begin,
-        RecordKind::Anode,
-        RecordKind::Data,
-        RecordKind::Hole,
-        RecordKind::Page,
-        RecordKind::NoPage,
-        RecordKind::AnodeEnd,
-        RecordKind::Remove,
-        RecordKind::End,
+impl StreamRecordKind {
+    const ALL: [StreamRecordKind; 9] = [
+        StreamRecordKind::Begin,
+        StreamRecordKind::Anode,
+        StreamRecordKind::Data,
+        StreamRecordKind::Hole,
+        StreamRecordKind::Page,
+        StreamRecordKind::NoPage,
+        StreamRecordKind::AnodeEnd,
+        StreamRecordKind::Remove,
+        StreamRecordKind::End,
     ];
 
     #[expect(clippy::as_conversions, reason = "the discriminant is the code")]
@@ -202,14 +179,14 @@ impl RecordKind {
     }
 }
 
-/// How an anode stands in its stream.
+/// Flags of an anode in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnodeFlags {
-    /// It is whole here: the node to begin from has it not, or another file of its number.
+    /// Sent whole: the base snapshot lacks it, or has another file of its number.
     pub is_new: bool,
-    /// It follows the anode before it out of turn, and belongs to it.
+    /// Not in the order of numbers: belongs to the anode before it.
     pub is_extra: bool,
-    /// Its first bytes were in the stream that broke off.
+    /// An earlier, interrupted stream had the first bytes.
     pub is_resumed: bool,
 }
 
@@ -225,121 +202,120 @@ impl AnodeFlags {
     }
 }
 
-/// What a stream is of.
+/// Parameters of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Begin {
-    /// The pool that sends.
+pub struct StreamBegin {
+    /// Sending pool.
     pub pool_id: PoolId,
-    /// Default block size of the fileset: its binary logarithm.
+    /// Binary logarithm of the fileset's default block size.
     pub block_shift: u8,
-    /// The node to begin from; zeros: nothing.
+    /// Identity of the base snapshot; zeros: none.
     pub from: [u8; 16],
-    /// The node that is sent.
+    /// Identity of the sent node.
     pub to: [u8; 16],
-    /// Every anode number is below this.
+    /// Bound above every anode number.
     pub anodes_end: u64,
-    /// No generation is above this.
+    /// Highest possible generation.
     pub generation_max: u64,
-    /// Where the stream goes on: all containers below the first are there, and of it all bytes
-    /// before the second.
+    /// Received: all containers below the first number, and its bytes before the second number.
     pub resume: (u64, u64),
-    /// What the node to begin from is called; `None`: there is none.
+    /// Name of the base snapshot.
     pub from_name: Option<NamePart>,
-    /// What the node is called that is sent.
+    /// Name of the sent node.
     pub to_name: NamePart,
 }
 
-/// A page of a container, as a stream has it.
+/// A page of a container in a stream.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SentPage {
+pub struct StreamPage {
     bytes: Box<[u8; size_of::<StreamPageDisk>()]>,
 }
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// See [`RecordKind::Begin`].
-    Begin(Box<Begin>),
-    /// The anode as it is encoded, without places.
+pub enum StreamRecord {
+    /// See [`StreamRecordKind::Begin`].
+    Begin(Box<StreamBegin>),
+    /// The encoded anode without places, and its flags.
     Anode(Box<[u8; ANODE_BYTES]>, AnodeFlags),
-    /// Where it begins in the file, and the bytes.
+    /// Offset in the file, and the bytes.
     Data(u64, Vec<u8>),
-    /// Where it begins, and how many bytes it has.
+    /// Offset in the file, and length.
     Hole(u64, u64),
     /// A page of a container.
-    Page(SentPage),
-    /// Its number in the container.
+    Page(StreamPage),
+    /// Index in the container.
     NoPage(u64),
-    /// See [`RecordKind::AnodeEnd`].
+    /// See [`StreamRecordKind::AnodeEnd`].
     AnodeEnd,
-    /// The anode; whether it follows the record before it out of turn.
+    /// The anode, and whether it belongs to the anode before it, against the order of numbers.
     Remove(AnodeNo, bool),
-    /// Totals.
-    End(Totals),
+    /// Totals of the stream.
+    End(StreamTotals),
 }
 
-/// What a stream had, as its last record says.
+/// Totals of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct StreamTotals {
     /// Records before the last one.
     pub records: u64,
-    /// Anodes among them.
+    /// Anodes.
     pub anodes: u64,
-    /// Removals among them.
+    /// Removals.
     pub removed: u64,
-    /// Bytes of data among them.
+    /// Bytes of data.
     pub data_bytes: u64,
 }
 
-/// Why bytes are no record of a stream.
+/// Why a record is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The way, or the store, has changed them.
+    /// Damage in transit or in storage.
     #[error("record {sequence}: checksum stored {stored:#010x}, computed {computed:#010x}")]
     BadChecksum {
-        /// The record that was expected.
+        /// Number of the expected record.
         sequence: u64,
-        /// In the head.
+        /// Checksum in the head.
         stored: u32,
-        /// Of the bytes.
+        /// Checksum of the bytes.
         computed: u32,
     },
-    /// Records are missing, or not in order.
+    /// Missing or reordered records.
     #[error("record {found} stands where record {expected} belongs")]
     OutOfOrder {
-        /// The number that comes next.
+        /// Expected number.
         expected: u64,
-        /// The number that came.
+        /// Number found.
         found: u64,
     },
     /// A record of another stream.
     #[error("record {sequence} is of another stream")]
     Foreign {
-        /// Its number.
+        /// Number of the record.
         sequence: u64,
     },
-    /// It is no stream at all.
+    /// Not a stream.
     #[error("it is no stream of Holdfast")]
     NotAStream,
-    /// A program of another time has made it.
+    /// Made by an older or newer program.
     #[error("the stream has version {found}, and this program knows {STREAM_VERSION}")]
     BadVersion {
-        /// Its version.
+        /// Version found.
         found: u16,
     },
-    /// A field that can't be so.
+    /// A field out of its bounds.
     #[error("record {sequence}: {field} is out of bounds")]
     BadField {
-        /// Its number.
+        /// Number of the record.
         sequence: u64,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
     },
 }
 
-impl Begin {
-    /// Returns what each record of the stream names.
+impl StreamBegin {
+    /// Returns the identifier of the stream in its records.
     #[must_use]
     pub fn stream(&self) -> u64 {
         let words = [self.from, self.to].map(u128::from_le_bytes);
@@ -348,14 +324,14 @@ impl Begin {
         low.get() ^ high.get().rotate_left(31)
     }
 
-    fn encode(&self) -> [u8; size_of::<BeginDisk>()] {
+    fn encode(&self) -> [u8; size_of::<StreamBeginDisk>()] {
         let name = |part: Option<&NamePart>| {
             let mut bytes = [0; NAME_PART_BYTES];
             let text = part.map_or("", NamePart::as_str);
             bytes[..text.len()].copy_from_slice(text.as_bytes());
             bytes
         };
-        zerocopy::transmute!(BeginDisk {
+        zerocopy::transmute!(StreamBeginDisk {
             magic: MAGIC,
             version: U16::new(STREAM_VERSION),
             block_shift: self.block_shift,
@@ -372,8 +348,8 @@ impl Begin {
         })
     }
 
-    fn decode(body: &[u8]) -> Result<Begin, StreamError> {
-        let disk = BeginDisk::ref_from_bytes(body).map_err(|_| StreamError::NotAStream)?;
+    fn decode(body: &[u8]) -> Result<StreamBegin, StreamError> {
+        let disk = StreamBeginDisk::ref_from_bytes(body).map_err(|_| StreamError::NotAStream)?;
         if disk.magic != MAGIC {
             return Err(StreamError::NotAStream);
         }
@@ -401,7 +377,7 @@ impl Begin {
         } else {
             Some(name(&disk.from_name).ok_or(bad("from_name"))?)
         };
-        Ok(Begin {
+        Ok(StreamBegin {
             pool_id: PoolId(disk.pool_id),
             block_shift: disk.block_shift,
             from: disk.from,
@@ -415,16 +391,16 @@ impl Begin {
     }
 }
 
-impl std::fmt::Debug for SentPage {
+impl std::fmt::Debug for StreamPage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "page {}", self.index())
     }
 }
 
-impl SentPage {
-    /// Returns what a stream has of `page`, number `index` of its container.
+impl StreamPage {
+    /// Returns the stream form of `page`, at `index` of its container.
     #[must_use]
-    pub fn of(page: &PageBytes, index: u64) -> SentPage {
+    pub fn of(page: &PageBytes, index: u64) -> StreamPage {
         let mut body = [0; PAGE_BODY_BYTES];
         body.copy_from_slice(&page[PAGE_HEADER_BYTES..]);
         let aux = [0, 8, 16, 24].map(|at| U64::new(read_u64(page, AUX_OFFSET + at)));
@@ -435,20 +411,20 @@ impl SentPage {
             aux,
             body,
         });
-        SentPage { bytes: Box::new(bytes) }
+        StreamPage { bytes: Box::new(bytes) }
     }
 
     fn disk(&self) -> &StreamPageDisk {
         zerocopy::transmute_ref!(&*self.bytes)
     }
 
-    /// Returns which page of its container it is.
+    /// Returns the index in the container.
     #[must_use]
     pub fn index(&self) -> u64 {
         self.disk().index.get()
     }
 
-    /// Makes `page`, whose header is there, what was sent.
+    /// Writes the contents into `page`, whose header is already written.
     pub fn put(&self, page: &mut PageBytes) {
         let disk = self.disk();
         page[FLAGS_OFFSET..FLAGS_OFFSET + 4].copy_from_slice(disk.flags.as_bytes());
@@ -458,17 +434,17 @@ impl SentPage {
     }
 }
 
-/// The head of a record, with a kind that is known and a length that is possible.
+/// A record head with a known kind and a possible length.
 #[derive(Clone, Copy, Debug)]
-pub struct RecordHead {
-    kind: RecordKind,
+pub struct StreamRecordHead {
+    kind: StreamRecordKind,
     bytes: [u8; RECORD_HEAD_BYTES],
     /// Bytes of the body.
     pub body_bytes: usize,
 }
 
-impl RecordHead {
-    /// Returns a head, of which nothing is verified but what a reader must know to go on.
+impl StreamRecordHead {
+    /// Decodes a head far enough to read the body, unverified.
     ///
     /// # Errors
     ///
@@ -476,49 +452,50 @@ impl RecordHead {
     pub fn decode(
         bytes: [u8; RECORD_HEAD_BYTES],
         sequence: u64,
-    ) -> Result<RecordHead, StreamError> {
-        let disk: &RecordHeadDisk = zerocopy::transmute_ref!(&bytes);
+    ) -> Result<StreamRecordHead, StreamError> {
+        let disk: &StreamRecordHeadDisk = zerocopy::transmute_ref!(&bytes);
         let bad = |field| match sequence {
             0 => StreamError::NotAStream,
             _ => StreamError::BadField { sequence, field },
         };
-        let kind = RecordKind::ALL.into_iter().find(|kind| kind.code() == disk.kind);
+        let kind = StreamRecordKind::ALL.into_iter().find(|kind| kind.code() == disk.kind);
         let kind = kind.ok_or(bad("kind"))?;
         let body_bytes = usize::try_from(disk.body_bytes.get()).map_err(|_| bad("body_bytes"))?;
-        // ST3.
+        // Each kind limits the length of its body (ST3).
         let is_possible = match kind {
-            RecordKind::Begin => body_bytes == size_of::<BeginDisk>(),
-            RecordKind::Anode => body_bytes == ANODE_BYTES,
-            RecordKind::Data => (9..=BODY_BYTES_MAX).contains(&body_bytes),
-            RecordKind::Hole => body_bytes == size_of::<StreamHoleDisk>(),
-            RecordKind::Page => body_bytes == size_of::<StreamPageDisk>(),
-            RecordKind::NoPage | RecordKind::Remove => body_bytes == size_of::<StreamNumberDisk>(),
-            RecordKind::AnodeEnd => body_bytes == 0,
-            RecordKind::End => body_bytes == size_of::<StreamEndDisk>(),
+            StreamRecordKind::Begin => body_bytes == size_of::<StreamBeginDisk>(),
+            StreamRecordKind::Anode => body_bytes == ANODE_BYTES,
+            StreamRecordKind::Data => (9..=BODY_BYTES_MAX).contains(&body_bytes),
+            StreamRecordKind::Hole => body_bytes == size_of::<StreamHoleDisk>(),
+            StreamRecordKind::Page => body_bytes == size_of::<StreamPageDisk>(),
+            StreamRecordKind::NoPage | StreamRecordKind::Remove => {
+                body_bytes == size_of::<StreamNumberDisk>()
+            }
+            StreamRecordKind::AnodeEnd => body_bytes == 0,
+            StreamRecordKind::End => body_bytes == size_of::<StreamEndDisk>(),
         };
-        let is_first = kind == RecordKind::Begin;
+        let is_first = kind == StreamRecordKind::Begin;
         if !is_possible || is_first != (sequence == 0) {
             return Err(bad("body_bytes"));
         }
-        Ok(RecordHead { kind, bytes, body_bytes })
+        Ok(StreamRecordHead { kind, bytes, body_bytes })
     }
 
-    fn disk(&self) -> &RecordHeadDisk {
+    fn disk(&self) -> &StreamRecordHeadDisk {
         zerocopy::transmute_ref!(&self.bytes)
     }
 
-    /// Returns the record that this head and `body` are, record `sequence` of `stream`; of the
-    /// first one nobody knows the stream.
+    /// Verifies record `sequence` of `stream`, which may be unknown for the first record.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong.
+    /// [`StreamError`]: the stream is unusable from here.
     pub fn record(
         &self,
         body: &[u8],
         sequence: u64,
         stream: Option<u64>,
-    ) -> Result<Record, StreamError> {
+    ) -> Result<StreamRecord, StreamError> {
         let disk = self.disk();
         let covered = self.bytes.get(4..).unwrap_or(&[]);
         let (stored, computed) = (disk.crc32c.get(), crc32c_of([covered, body]));
@@ -534,11 +511,13 @@ impl RecordHead {
         }
         let bad = |field| StreamError::BadField { sequence, field };
         let is_zero = disk.reserved == [0; 2] && disk.reserved_b.get() == 0;
-        if !is_zero || (disk.flags != 0 && self.kind != RecordKind::Anode && !self.may_be_extra()) {
+        if !is_zero
+            || (disk.flags != 0 && self.kind != StreamRecordKind::Anode && !self.may_be_extra())
+        {
             return Err(bad("reserved"));
         }
         let record = self.body(body, bad)?;
-        if let Record::Begin(begin) = &record
+        if let StreamRecord::Begin(begin) = &record
             && begin.stream() != disk.stream.get()
         {
             return Err(StreamError::Foreign { sequence });
@@ -547,44 +526,46 @@ impl RecordHead {
     }
 
     fn may_be_extra(&self) -> bool {
-        self.kind == RecordKind::Remove && self.disk().flags == 1
+        self.kind == StreamRecordKind::Remove && self.disk().flags == 1
     }
 
     fn body(
         &self,
         body: &[u8],
         bad: impl Fn(&'static str) -> StreamError,
-    ) -> Result<Record, StreamError> {
+    ) -> Result<StreamRecord, StreamError> {
         let number = || -> Result<u64, StreamError> {
             let disk = StreamNumberDisk::ref_from_bytes(body).map_err(|_| bad("body"))?;
             Ok(disk.number.get())
         };
         Ok(match self.kind {
-            RecordKind::Begin => Record::Begin(Box::new(Begin::decode(body)?)),
-            RecordKind::Anode => {
+            StreamRecordKind::Begin => StreamRecord::Begin(Box::new(StreamBegin::decode(body)?)),
+            StreamRecordKind::Anode => {
                 let flags = AnodeFlags::of(self.disk().flags).ok_or(bad("flags"))?;
                 let bytes: &[u8; ANODE_BYTES] = body.try_into().map_err(|_| bad("body"))?;
-                Record::Anode(Box::new(*bytes), flags)
+                StreamRecord::Anode(Box::new(*bytes), flags)
             }
-            RecordKind::Data => {
+            StreamRecordKind::Data => {
                 let (disk, data) =
                     StreamDataDisk::ref_from_prefix(body).map_err(|_| bad("body"))?;
-                Record::Data(disk.offset.get(), data.to_vec())
+                StreamRecord::Data(disk.offset.get(), data.to_vec())
             }
-            RecordKind::Hole => {
+            StreamRecordKind::Hole => {
                 let disk = StreamHoleDisk::ref_from_bytes(body).map_err(|_| bad("body"))?;
-                Record::Hole(disk.offset.get(), disk.length.get())
+                StreamRecord::Hole(disk.offset.get(), disk.length.get())
             }
-            RecordKind::Page => {
+            StreamRecordKind::Page => {
                 let bytes = body.try_into().map_err(|_| bad("body"))?;
-                Record::Page(SentPage { bytes: Box::new(bytes) })
+                StreamRecord::Page(StreamPage { bytes: Box::new(bytes) })
             }
-            RecordKind::NoPage => Record::NoPage(number()?),
-            RecordKind::AnodeEnd => Record::AnodeEnd,
-            RecordKind::Remove => Record::Remove(AnodeNo(number()?), self.may_be_extra()),
-            RecordKind::End => {
+            StreamRecordKind::NoPage => StreamRecord::NoPage(number()?),
+            StreamRecordKind::AnodeEnd => StreamRecord::AnodeEnd,
+            StreamRecordKind::Remove => {
+                StreamRecord::Remove(AnodeNo(number()?), self.may_be_extra())
+            }
+            StreamRecordKind::End => {
                 let disk = StreamEndDisk::ref_from_bytes(body).map_err(|_| bad("body"))?;
-                Record::End(Totals {
+                StreamRecord::End(StreamTotals {
                     records: disk.records.get(),
                     anodes: disk.anodes.get(),
                     removed: disk.removed.get(),
@@ -595,40 +576,42 @@ impl RecordHead {
     }
 }
 
-impl Record {
-    /// Returns the bytes of this record, number `sequence` of `stream`.
+impl StreamRecord {
+    /// Returns the bytes of record `sequence` of `stream`.
     ///
     /// # Panics
     ///
-    /// If it has more data than a record may: a bug in the caller.
+    /// If there is more data than fits a record.
     #[must_use]
     pub fn encode(&self, sequence: u64, stream: u64) -> Vec<u8> {
         let number = |number| StreamNumberDisk { number: U64::new(number) }.as_bytes().to_vec();
         let (kind, flags, body) = match self {
-            Record::Begin(begin) => (RecordKind::Begin, 0, begin.encode().to_vec()),
-            Record::Anode(bytes, flags) => (RecordKind::Anode, flags.bits(), bytes.to_vec()),
-            Record::Data(offset, data) => {
+            StreamRecord::Begin(begin) => (StreamRecordKind::Begin, 0, begin.encode().to_vec()),
+            StreamRecord::Anode(bytes, flags) => {
+                (StreamRecordKind::Anode, flags.bits(), bytes.to_vec())
+            }
+            StreamRecord::Data(offset, data) => {
                 let front = data_front(*offset, &[data], sequence, stream);
                 return [&front[..], data].concat();
             }
-            Record::Hole(offset, length) => {
+            StreamRecord::Hole(offset, length) => {
                 let hole = StreamHoleDisk { offset: U64::new(*offset), length: U64::new(*length) };
-                (RecordKind::Hole, 0, hole.as_bytes().to_vec())
+                (StreamRecordKind::Hole, 0, hole.as_bytes().to_vec())
             }
-            Record::Page(page) => (RecordKind::Page, 0, page.bytes.to_vec()),
-            Record::NoPage(index) => (RecordKind::NoPage, 0, number(*index)),
-            Record::AnodeEnd => (RecordKind::AnodeEnd, 0, Vec::new()),
-            Record::Remove(anode, is_extra) => {
-                (RecordKind::Remove, u8::from(*is_extra), number(anode.0))
+            StreamRecord::Page(page) => (StreamRecordKind::Page, 0, page.bytes.to_vec()),
+            StreamRecord::NoPage(index) => (StreamRecordKind::NoPage, 0, number(*index)),
+            StreamRecord::AnodeEnd => (StreamRecordKind::AnodeEnd, 0, Vec::new()),
+            StreamRecord::Remove(anode, is_extra) => {
+                (StreamRecordKind::Remove, u8::from(*is_extra), number(anode.0))
             }
-            Record::End(totals) => {
+            StreamRecord::End(totals) => {
                 let end = StreamEndDisk {
                     records: U64::new(totals.records),
                     anodes: U64::new(totals.anodes),
                     removed: U64::new(totals.removed),
                     data_bytes: U64::new(totals.data_bytes),
                 };
-                (RecordKind::End, 0, end.as_bytes().to_vec())
+                (StreamRecordKind::End, 0, end.as_bytes().to_vec())
             }
         };
         let head = head_of((kind, flags), &[&body], sequence, stream);
@@ -636,15 +619,14 @@ impl Record {
     }
 }
 
-/// Bytes of a record of data before the data.
+/// Bytes in front of the data of a data record.
 pub const DATA_FRONT_BYTES: usize = RECORD_HEAD_BYTES + size_of::<StreamDataDisk>();
 
-/// Returns what [`Record::encode`] puts before its data, which is `parts`, one behind the other:
-/// who has that need not copy it.
+/// Returns the front of a data record, so that a sender need not copy `parts`.
 ///
 /// # Panics
 ///
-/// If there is more data than a record may have: a bug in the caller.
+/// If there is more data than fits a record.
 #[must_use]
 pub fn data_front(
     offset: u64,
@@ -656,23 +638,22 @@ pub fn data_front(
     assert!((1..=STREAM_DATA_BYTES_MAX).contains(&data_bytes));
     let place = StreamDataDisk { offset: U64::new(offset) };
     let body: Vec<&[u8]> = [place.as_bytes()].into_iter().chain(parts.iter().copied()).collect();
-    let head = head_of((RecordKind::Data, 0), &body, sequence, stream);
+    let head = head_of((StreamRecordKind::Data, 0), &body, sequence, stream);
     let mut front = [0; DATA_FRONT_BYTES];
     front[..RECORD_HEAD_BYTES].copy_from_slice(head.as_bytes());
     front[RECORD_HEAD_BYTES..].copy_from_slice(place.as_bytes());
     front
 }
 
-/// Returns the head of a record whose body is `parts`, one behind the other.
 fn head_of(
-    (kind, flags): (RecordKind, u8),
+    (kind, flags): (StreamRecordKind, u8),
     parts: &[&[u8]],
     sequence: u64,
     stream: u64,
-) -> RecordHeadDisk {
+) -> StreamRecordHeadDisk {
     let body_bytes: usize = parts.iter().map(|part| part.len()).sum();
     let body_bytes = u32::try_from(body_bytes).expect("ST3: far below 2^32");
-    let mut head = RecordHeadDisk {
+    let mut head = StreamRecordHeadDisk {
         crc32c: U32::new(0),
         kind: kind.code(),
         flags,
@@ -693,8 +674,8 @@ mod tests {
     use super::*;
     use crate::page::PAGE_BYTES;
 
-    fn begin() -> Begin {
-        Begin {
+    fn begin() -> StreamBegin {
+        StreamBegin {
             pool_id: PoolId([7; 16]),
             block_shift: 14,
             from: [1; 16],
@@ -707,28 +688,28 @@ mod tests {
         }
     }
 
-    fn samples() -> Vec<Record> {
+    fn samples() -> Vec<StreamRecord> {
         let mut page = [0; PAGE_BYTES];
         page.iter_mut().zip(0..).for_each(|(byte, at): (&mut u8, usize)| {
             *byte = u8::try_from(at % 251).expect("small");
         });
         let flags = AnodeFlags { is_new: true, is_extra: false, is_resumed: true };
         vec![
-            Record::Begin(Box::new(begin())),
-            Record::Remove(AnodeNo(16), true),
-            Record::Anode(Box::new([3; ANODE_BYTES]), flags),
-            Record::Data(4096, vec![9; 5000]),
-            Record::Hole(16384, 8192),
-            Record::Page(SentPage::of(&page, 5)),
-            Record::NoPage(6),
-            Record::AnodeEnd,
-            Record::End(Totals { records: 8, anodes: 1, removed: 1, data_bytes: 5000 }),
+            StreamRecord::Begin(Box::new(begin())),
+            StreamRecord::Remove(AnodeNo(16), true),
+            StreamRecord::Anode(Box::new([3; ANODE_BYTES]), flags),
+            StreamRecord::Data(4096, vec![9; 5000]),
+            StreamRecord::Hole(16384, 8192),
+            StreamRecord::Page(StreamPage::of(&page, 5)),
+            StreamRecord::NoPage(6),
+            StreamRecord::AnodeEnd,
+            StreamRecord::End(StreamTotals { records: 8, anodes: 1, removed: 1, data_bytes: 5000 }),
         ]
     }
 
-    fn decoded(bytes: &[u8], sequence: u64) -> Result<Record, StreamError> {
+    fn decoded(bytes: &[u8], sequence: u64) -> Result<StreamRecord, StreamError> {
         let head = bytes.first_chunk().ok_or(StreamError::NotAStream)?;
-        let head = RecordHead::decode(*head, sequence)?;
+        let head = StreamRecordHead::decode(*head, sequence)?;
         let stream = (sequence > 0).then(|| begin().stream());
         head.record(&bytes[RECORD_HEAD_BYTES..], sequence, stream)
     }
@@ -751,10 +732,10 @@ mod tests {
 
     #[test]
     fn a_page_is_what_it_was_but_for_whose_it_is() {
-        let Record::Page(sent) = &samples()[5] else { panic!("it is a page") };
+        let StreamRecord::Page(sent) = &samples()[5] else { panic!("it is a page") };
         let mut page = [0; PAGE_BYTES];
         sent.put(&mut page);
-        assert_eq!(SentPage::of(&page, 5), *sent);
+        assert_eq!(StreamPage::of(&page, 5), *sent);
         assert!(page[..FLAGS_OFFSET].iter().all(|&byte| byte == 0));
         let header = crate::page::PageHeader::parse(&page);
         assert!(header.is_none(), "it has no header of its own");
@@ -764,8 +745,8 @@ mod tests {
     fn a_stream_of_another_version_says_so() {
         let mut bytes = begin().encode();
         bytes[8] = 9;
-        assert_eq!(Begin::decode(&bytes), Err(StreamError::BadVersion { found: 9 }));
+        assert_eq!(StreamBegin::decode(&bytes), Err(StreamError::BadVersion { found: 9 }));
         bytes[0] = 0;
-        assert_eq!(Begin::decode(&bytes), Err(StreamError::NotAStream));
+        assert_eq!(StreamBegin::decode(&bytes), Err(StreamError::NotAStream));
     }
 }

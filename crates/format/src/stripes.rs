@@ -1,5 +1,4 @@
-//! Where the bytes of groups lie on the members of a disk group in stripes, `raid5` or `stripe`:
-//! pure arithmetic.
+//! Stripe mapping: bytes of groups to members of a `raid5` or `stripe`. Pure arithmetic.
 //!
 //! # Layout
 //!
@@ -11,69 +10,66 @@
 //!   row 2                           D8    P     D6    D7                D8    D9    D10   D11
 //! ```
 //!
-//! A `stripe` is a `raid5` without the unit of parity. All else is the same of both.
+//! A `stripe` is a `raid5` without parity. Each segment begins at a row; its last row may end with
+//! zeros outside the pool's bytes.
 //!
-//! Each segment begins with a row of its own. One that is no whole number of rows ends in the
-//! middle of one: the rest of its rows is zeros that are no bytes of the pool.
-//!
-//! A metadata segment has no parity. The first copy of a page lies where data would, the second
-//! half the rows of a segment further on another member. So its upper half has no room of its own.
+//! A metadata segment has no parity. Each page has a second copy on another member, half a
+//! segment's rows behind the first. So only the lower half of the segment can be used.
 //!
 //! # Invariants
 //!
-//! - SP1: Each byte of the groups has one place, and no two have the same.
-//! - SP2: The units of a row and its parity lie on members of their own.
-//! - SP3: The two copies of a page lie on two members, and no first copy lies where a second does.
+//! - SP1: Each byte of the groups has one place, and no two share one.
+//! - SP2: The units of a row and its parity are on different members.
+//! - SP3: The two copies of a page are on two members, and first copies never overlap second ones.
 //!
-//! Decisions 0065 and 0081 say why.
+//! Decisions 0065 and 0081 give the reasons.
 
 use std::ops::Range;
 
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
 /// Fewest members of a `raid5`.
 pub const RAID5_WIDTH_MIN: usize = 3;
-/// Fewest members of a `stripe`: two copies of a page lie on two.
+/// Fewest members of a `stripe`, for the two copies of pages.
 pub const STRIPE_WIDTH_MIN: usize = 2;
-/// Stripe unit: binary logarithm of the default block, so that a block lies in one unit.
+/// Default stripe unit: one default block, as binary logarithm.
 pub const UNIT_SHIFT_DEFAULT: u8 = 14;
-/// What of the rows of a disk group that comes to a pool may be empty, before its units become
-/// shorter: a sixteenth.
+/// Largest unusable share of rows, a sixteenth, before units are shortened.
 const FITTED_LOST_PERCENT: u64 = 6;
-/// Smallest and largest stripe unit: a page, and what fixed regions are aligned to.
+/// Permitted stripe units: from a page to the alignment of fixed regions.
 pub const UNIT_SHIFTS: std::ops::RangeInclusive<u8> = 12..=16;
 
-/// What a stripe has of data.
+/// Data in one stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeWidth {
-    /// Units of data in a stripe.
+    /// Units of data.
     pub units: u8,
-    /// Stripe unit: binary logarithm of its bytes, in [`UNIT_SHIFTS`].
+    /// Binary logarithm of the stripe unit, in [`UNIT_SHIFTS`].
     pub unit_shift: u8,
 }
 
 impl StripeWidth {
-    /// Returns the bytes of data in a stripe.
+    /// Returns the bytes of data.
     #[must_use]
     pub fn data_bytes(self) -> u64 {
         u64::from(self.units) << self.unit_shift
     }
 }
 
-/// How the stripes of a disk group lie on its members.
+/// Shape of a disk group's stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeShape {
-    /// Members: at most [`crate::members::LAYOUT_SLOTS_MAX`], at least [`RAID5_WIDTH_MIN`] with
-    /// parity and [`STRIPE_WIDTH_MIN`] without.
+    /// Members, from [`RAID5_WIDTH_MIN`] or [`STRIPE_WIDTH_MIN`] to
+    /// [`crate::members::LAYOUT_SLOTS_MAX`].
     pub members: u8,
-    /// Stripe unit: binary logarithm of its bytes, in [`UNIT_SHIFTS`].
+    /// Binary logarithm of the stripe unit, in [`UNIT_SHIFTS`].
     pub unit_shift: u8,
     /// Whether one unit of each stripe is parity.
     pub has_parity: bool,
 }
 
 impl StripeShape {
-    /// Returns what a stripe has of data.
+    /// Returns the data in one stripe.
     #[must_use]
     pub fn width(self) -> StripeWidth {
         let units = self.members.saturating_sub(u8::from(self.has_parity));
@@ -92,28 +88,26 @@ impl StripeShape {
         self.width().data_bytes()
     }
 
-    /// Returns the shape with a member more.
+    /// Returns the shape with one member more.
     #[must_use]
     pub fn wider(self) -> StripeShape {
         StripeShape { members: self.members.saturating_add(1), ..self }
     }
 
-    /// Returns the shape with a member less.
+    /// Returns the shape with one member less.
     #[must_use]
     pub fn narrower(self) -> StripeShape {
         StripeShape { members: self.members.saturating_sub(1), ..self }
     }
 
-    /// Returns how many rows a segment of `segment_bytes` has: an even number, for both copies of
-    /// its first half have room in them.
+    /// Returns the rows of a segment: even, for second copies of its first half.
     #[must_use]
     pub fn segment_rows(self, segment_bytes: u64) -> u64 {
         2 * segment_bytes.div_ceil(2).div_ceil(self.data_bytes().max(1)).max(1)
     }
 
-    /// Returns the shape with the unit that a disk group should have which comes to segments of
-    /// `segment_bytes`: this one, or a shorter one where with this one more than a sixteenth of the
-    /// rows would be empty.
+    /// Returns the shape with the longest unit that wastes at most a sixteenth of a segment's rows,
+    /// else that with the least waste.
     #[must_use]
     pub fn fitted(self, segment_bytes: u64) -> StripeShape {
         let units = (*UNIT_SHIFTS.start()..=self.unit_shift).rev();
@@ -123,12 +117,11 @@ impl StripeShape {
             let lost = room.saturating_sub(segment_bytes).saturating_mul(100) / room.max(1);
             if lost <= FITTED_LOST_PERCENT { 0 } else { lost }
         };
-        // Of several the first, which has the longest units.
+        // In a tie the first wins, with the longest unit.
         shapes.min_by_key(lost).unwrap_or(self)
     }
 
-    /// Returns how many bytes of whole segments lie in `rows`, and of those that are whole rows of
-    /// a segment that is not.
+    /// Returns the bytes in `rows`: whole segments, and whole rows of the last.
     #[must_use]
     pub fn bytes_of_rows(self, rows: u64, segment_bytes: u64) -> u64 {
         let of_segment = self.segment_rows(segment_bytes);
@@ -137,7 +130,7 @@ impl StripeShape {
         (rows / of_segment).saturating_mul(segment_bytes).saturating_add(rest)
     }
 
-    /// Returns the rows that the first `bytes` of the groups lie in.
+    /// Returns the rows of the first `bytes` of the groups.
     #[must_use]
     pub fn rows_of_bytes(self, bytes: u64, segment_bytes: u64) -> u64 {
         let (whole, rest) = (bytes / segment_bytes.max(1), bytes % segment_bytes.max(1));
@@ -146,85 +139,84 @@ impl StripeShape {
     }
 }
 
-/// Members of a disk group that something does not lie on, counted among all.
+/// A set of members that a mapping leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Without(u64);
+pub struct ExcludedMembers(u64);
 
-impl Without {
-    /// How many members can be told apart.
+impl ExcludedMembers {
+    /// Most members that the set can hold.
     pub const COUNTED_MAX: usize = 64;
-    /// It lies on all.
-    pub const NONE: Without = Without(0);
+    /// The empty set.
+    pub const NONE: ExcludedMembers = ExcludedMembers(0);
 
-    /// Returns the same without `member` too.
+    /// Returns the set with `member` added.
     #[must_use]
-    pub fn and(self, member: usize) -> Without {
-        debug_assert!(member < Without::COUNTED_MAX, "{member}");
+    pub fn and(self, member: usize) -> ExcludedMembers {
+        debug_assert!(member < ExcludedMembers::COUNTED_MAX, "{member}");
         let bit = u32::try_from(member).ok().and_then(|member| 1_u64.checked_shl(member));
-        Without(self.0 | bit.unwrap_or(0))
+        ExcludedMembers(self.0 | bit.unwrap_or(0))
     }
 
-    /// Whether it does not lie on `member`.
+    /// Whether `member` is in the set.
     #[must_use]
     pub fn has(self, member: usize) -> bool {
-        member < Without::COUNTED_MAX && self.0 >> member & 1 == 1
+        member < ExcludedMembers::COUNTED_MAX && self.0 >> member & 1 == 1
     }
 
-    /// Returns how many of these are in front of `member`.
     fn before(self, member: usize) -> usize {
-        (0..member.min(Without::COUNTED_MAX)).filter(|other| self.has(*other)).count()
+        (0..member.min(ExcludedMembers::COUNTED_MAX)).filter(|other| self.has(*other)).count()
     }
 
-    /// Returns which member that one is which is number `number` of those that it lies on.
+    /// Returns the `number`-th member outside the set.
     #[must_use]
     pub fn nth(self, number: usize) -> usize {
-        if self == Without::NONE {
+        if self == ExcludedMembers::NONE {
             return number;
         }
         let mut others = (0..).filter(|member| !self.has(*member));
         others.nth(number).unwrap_or(number)
     }
 
-    /// Returns them.
+    /// Iterates over the set.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..Without::COUNTED_MAX).filter(move |member| self.has(*member))
+        (0..ExcludedMembers::COUNTED_MAX).filter(move |member| self.has(*member))
     }
 }
 
-/// The arithmetic of one disk group.
+/// Stripe mapping of one disk group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripes {
-    /// How wide.
+    /// Shape of the stripes.
     pub shape: StripeShape,
-    /// First byte of the groups, of the pool and of each member.
+    /// First byte of the groups, in the pool and on each member.
     pub groups_offset: u64,
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Which members of the disk group these do not lie on.
-    pub without: Without,
+    /// Members of the disk group outside the mapping.
+    pub without: ExcludedMembers,
 }
 
-/// Where a byte of the groups lies.
+/// Place of a byte of the groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitPlace {
-    /// Row, counted from the first group.
+    /// Row, from the first group.
     pub row: u64,
-    /// Which unit of the row's data.
+    /// Data unit of the row.
     pub index: u64,
-    /// Slot of the member.
+    /// Index of the member.
     pub member: usize,
     /// Byte of the member.
     pub member_offset: u64,
-    /// Bytes from there to the end of the unit.
+    /// Bytes to the end of the unit.
     pub rest_bytes: u64,
 }
 
-/// What lies at a byte of a member, behind its fixed regions.
+/// Contents of a byte of a member, behind its fixed regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberByte {
-    /// Data, or the first copy of a page: this byte of the pool.
+    /// Data, or the first copy of a page: a byte of the pool.
     Data(u64),
-    /// Parity of this row; nothing in a metadata segment, unless it is a second copy.
+    /// Parity of a row. In a metadata segment a second copy, or nothing.
     Parity(u64),
 }
 
@@ -233,13 +225,10 @@ impl Stripes {
         u64::from(self.shape.members)
     }
 
-    /// Returns which member of the disk group that one is which is number `number` of those that
-    /// these lie on.
     fn member(&self, number: u64) -> usize {
         self.without.nth(slot(number))
     }
 
-    /// Returns the opposite; `None`: these do not lie on `member`.
     fn number_of(&self, member: usize) -> Option<usize> {
         if self.without.has(member) {
             return None;
@@ -248,40 +237,40 @@ impl Stripes {
         (number < usize::from(self.shape.members)).then_some(number)
     }
 
-    /// Whether these lie on `member` of the disk group.
+    /// Whether `member` is part of the mapping.
     #[must_use]
     pub fn has_member(&self, member: usize) -> bool {
         self.number_of(member).is_some()
     }
 
-    /// Returns the slot whose member has the parity of `row`; `None`: there is none.
+    /// Returns the member with the parity of `row`, if there is parity.
     #[must_use]
     pub fn parity_member(&self, row: u64) -> Option<usize> {
-        let turn = if planted::is(Planted::RotationWrong) { 0 } else { row % self.members() };
+        let turn = row % self.members();
         self.shape.has_parity.then(|| self.member(self.members() - 1 - turn))
     }
 
-    /// Returns the slot whose member has data unit `index` of `row`.
+    /// Returns the member with data unit `index` of `row`.
     #[must_use]
     pub fn data_member(&self, row: u64, index: u64) -> usize {
         let turn = if self.shape.has_parity { row % self.members() } else { 0 };
         self.member((self.members() - turn + index) % self.members())
     }
 
-    /// Returns the byte of each member at which its unit of `row` begins.
+    /// Returns the byte of each member at which `row` begins.
     #[must_use]
     pub fn row_offset(&self, row: u64) -> u64 {
         self.groups_offset + (row << self.shape.unit_shift)
     }
 
-    /// Returns how many rows a segment has.
+    /// Returns the rows of a segment.
     #[must_use]
     pub fn segment_rows(&self) -> u64 {
         self.shape.segment_rows(self.segment_bytes)
     }
 
-    /// Returns the row of byte `offset` of the pool, which lies in the groups, and what is in front
-    /// of it there; of the end of a segment the first row of the next.
+    /// Returns the row of byte `offset`, and the offset in that row. The end of a segment belongs
+    /// to the next row.
     fn row_at(&self, offset: u64) -> Option<(u64, u64)> {
         let behind = offset.checked_sub(self.groups_offset)?;
         let (segment, in_segment) =
@@ -290,20 +279,20 @@ impl Stripes {
         Some((segment * self.segment_rows() + row, in_segment % self.shape.data_bytes()))
     }
 
-    /// Returns the rows that a range of the pool, of whole ones in the groups, has.
+    /// Returns the rows of a range of whole rows.
     #[must_use]
     pub fn rows_of(&self, range: &Range<u64>) -> Range<u64> {
         let row = |offset: u64| self.row_at(offset).map_or(0, |(row, _)| row);
         row(range.start)..row(range.end)
     }
 
-    /// Whether a row begins or ends at byte `offset` of the pool.
+    /// Whether byte `offset` of the pool is the start of a row.
     #[must_use]
     pub fn is_row_bound(&self, offset: u64) -> bool {
         self.row_at(offset).is_some_and(|(_, in_row)| in_row == 0)
     }
 
-    /// Returns where byte `offset` of the pool lies; `None`: in front of the groups.
+    /// Returns the place of byte `offset`; `None` in front of the groups.
     #[must_use]
     pub fn locate(&self, offset: u64) -> Option<UnitPlace> {
         let (row, in_row) = self.row_at(offset)?;
@@ -318,7 +307,7 @@ impl Stripes {
         })
     }
 
-    /// Returns the first byte of the pool that lies in `row`, or behind it if none does.
+    /// Returns the first byte of the pool in or behind `row`.
     #[must_use]
     pub fn row_start(&self, row: u64) -> u64 {
         let (segment, in_segment) = (row / self.segment_rows(), row % self.segment_rows());
@@ -326,14 +315,13 @@ impl Stripes {
         self.groups_offset + segment * self.segment_bytes + ahead
     }
 
-    /// Returns how many bytes of the pool lie in `row`.
+    /// Returns the bytes of the pool in `row`.
     #[must_use]
     pub fn row_bytes(&self, row: u64) -> u64 {
         self.row_start(row + 1) - self.row_start(row)
     }
 
-    /// Returns where the second copy of what `first` is the place of lies, were it a page: a slot
-    /// and a byte of its member; `None`: it lies where no page can be.
+    /// Returns member and byte of a page's second copy; `None` if no page can be at `first`.
     #[must_use]
     pub fn second_copy(&self, first: &UnitPlace) -> Option<(usize, u64)> {
         let half = self.segment_rows() / 2;
@@ -341,14 +329,13 @@ impl Stripes {
             return None;
         }
         let step = 1 + first.row % (self.members() - 1);
-        let step = if planted::is(Planted::CopiesOnOneMember) { 0 } else { step };
+        let step = if planted!(CopiesOnOneMember) { 0 } else { step };
         let number = u64::try_from(self.number_of(first.member)?).ok()? + step;
         let member = self.member(number % self.members());
         Some((member, first.member_offset + (half << self.shape.unit_shift)))
     }
 
-    /// Returns what byte `offset` of member `member` holds; `None`: it lies in the fixed regions,
-    /// or behind the end of its segment, or these do not lie on the member.
+    /// Returns the contents of byte `offset` of `member`; `None` if it has none.
     #[must_use]
     pub fn at_member(&self, member: usize, offset: u64) -> Option<MemberByte> {
         let behind = offset.checked_sub(self.groups_offset)?;
@@ -378,7 +365,6 @@ mod tests {
 
     use super::*;
 
-    /// Of each shape segments of whole rows, and others.
     fn all() -> impl Iterator<Item = Stripes> {
         let shapes = (2..=32).flat_map(|members| [(members, false), (members, members > 2)]);
         shapes.flat_map(|(members, has_parity)| {
@@ -386,20 +372,29 @@ mod tests {
                 let shape = StripeShape { members, unit_shift, has_parity };
                 {
                     let segment_bytes = rows * shape.data_bytes();
-                    Stripes { shape, groups_offset: 3 << 16, segment_bytes, without: Without::NONE }
+                    Stripes {
+                        shape,
+                        groups_offset: 3 << 16,
+                        segment_bytes,
+                        without: ExcludedMembers::NONE,
+                    }
                 }
             });
             let of_bytes = [(12, 128 << 10), (14, 1 << 20), (14, 40 << 12), (16, 960 << 10)];
             let of_bytes = of_bytes.map(|(unit_shift, segment_bytes)| {
                 let shape = StripeShape { members, unit_shift, has_parity };
-                Stripes { shape, groups_offset: 3 << 16, segment_bytes, without: Without::NONE }
+                Stripes {
+                    shape,
+                    groups_offset: 3 << 16,
+                    segment_bytes,
+                    without: ExcludedMembers::NONE,
+                }
             });
             of_rows.into_iter().chain(of_bytes)
         })
     }
 
-    /// Goal: a disk group of any width that comes to a pool has room for nearly all that its
-    /// members have, with units as long as that allows.
+    /// Goal: an added disk group of any width uses nearly all of its members.
     #[test]
     fn units_are_as_long_as_segments_allow() {
         let fitted = |members, segment_bytes| {
@@ -417,7 +412,8 @@ mod tests {
         }
     }
 
-    /// SP1, SP2, over two turns of the rotation and two segments at least.
+    /// Goal: bytes have distinct places (SP1), and parity is on another member (SP2), over two
+    /// turns of the rotation and two segments.
     #[test]
     fn each_unit_has_a_place_of_its_own_and_parity_is_on_another_member() {
         for stripes in all() {
@@ -474,7 +470,7 @@ mod tests {
         }
     }
 
-    /// SP3.
+    /// Goal: the copies of a page are on two members, and overlap no page (SP3).
     #[test]
     fn two_copies_of_a_page_lie_on_two_members_and_none_on_another_page() {
         for stripes in all() {
@@ -489,14 +485,14 @@ mod tests {
                     partners.insert((first.member, member));
                     for place in [(first.member, first.member_offset), (member, at)] {
                         assert!(seen.insert(place), "{stripes:?} {offset} {place:?}");
-                        // Within its own segment.
+                        // The second copy is in the same segment.
                         let row = (place.1 - stripes.groups_offset) / stripes.shape.unit_bytes();
                         assert_eq!(row / stripes.segment_rows(), segment, "{stripes:?}");
                     }
                 }
             }
             let of_members: BTreeSet<usize> = partners.iter().map(|(first, _)| *first).collect();
-            // Half of a short segment may have fewer units than a row.
+            // Half of a short segment may have less than a row.
             let is_even = stripes.segment_bytes / 2 >= stripes.shape.data_bytes();
             assert!(!is_even || of_members.len() == usize::from(stripes.shape.members));
         }

@@ -1,9 +1,9 @@
-//! Segment summaries: what a partial segment holds, so that blocks can be found without the map.
+//! Segment summaries: owners of the blocks in a partial segment, found without the map.
 //!
 //! # Layout
 //!
-//! A partial segment is what one flush wrote of a segment: blocks, then the pages of its summary.
-//! The last page of the summary ends where the segment is filled; each names the one before it.
+//! A partial segment is one flush: blocks, then summary pages. Each summary page names the previous
+//! one. The last ends at the fill mark.
 //!
 //! ```text
 //!   segment  | block | block | S | block | block | block | S | S | free ...    |
@@ -13,9 +13,8 @@
 //!
 //! # Invariants
 //!
-//! - Y1: `seal` is keyed by the pool's secret, so no content of a file can pass for a summary.
-//! - Y2: `previous_crc` is the checksum of the summary page before it in the segment; a chain that
-//!   is broken ends there.
+//! - Y1: `seal` is keyed by the pool's secret, so a file can't forge a summary.
+//! - Y2: `previous_crc` is the checksum of the previous summary page; a mismatch ends the chain.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -34,16 +33,16 @@ pub const SUMMARY_ENTRY_BYTES: usize = 64;
 
 const _: () = assert!(PAGE_HEADER_BYTES + 62 * SUMMARY_ENTRY_BYTES == PAGE_BYTES);
 
-/// What an entry says.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SummaryKind {
     /// A block of a file.
     Block,
-    /// Blocks at and past `index` are gone.
+    /// The file was cut to `index` blocks.
     Truncated,
-    /// `fragments` blocks from `index` on are gone.
+    /// A hole was punched: `fragments` blocks from `index`.
     Punched,
-    /// The anode is free.
+    /// The anode was freed.
     Freed,
 }
 
@@ -68,29 +67,26 @@ impl SummaryKind {
     }
 }
 
-/// Byte for byte. Format: `docs/FORMAT.md#summary-entry`.
+/// Format: `docs/FORMAT.md#summary-entry`.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct SummaryEntryDisk {
     /// A [`SummaryKind`].
     kind: u8,
-    /// Block size: binary logarithm.
     block_shift: u8,
-    /// Fragments of the block less one.
+    /// Count less one.
     fragments: U16,
-    /// Offset of the block in the segment, in fragments.
     offset: U32,
-    /// Whose: fileset.
+    /// Owner: fileset.
     fileset: U64,
-    /// Whose: anode.
+    /// Owner: anode.
     anode: U64,
-    /// Age of the anode: an entry of an earlier file does not count.
+    /// Detects an entry of an earlier file.
     generation: U64,
-    /// Which block.
+    /// Which block of the file?
     index: U64,
-    /// Epoch of the submission.
     birth: U64,
-    /// As in the block pointer.
+    /// From the block pointer.
     check: [U32; 4],
 }
 
@@ -99,54 +95,53 @@ const _: () = assert!(size_of::<SummaryEntryDisk>() == SUMMARY_ENTRY_BYTES);
 /// One entry of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SummaryEntry {
-    /// What it says.
+    /// Kind of the entry.
     pub kind: SummaryKind,
-    /// Block size: binary logarithm.
+    /// Binary logarithm of the block size.
     pub block_shift: u8,
     /// Fragments of the block: 1 to 65,536.
     pub fragments: u32,
-    /// Offset of the block in the segment, in fragments.
+    /// Offset in the segment, in fragments.
     pub offset: u32,
-    /// Whose: fileset.
+    /// Fileset of the owner.
     pub fileset: FilesetId,
-    /// Whose: anode.
+    /// Anode of the owner.
     pub anode: AnodeNo,
-    /// Age of the anode.
+    /// Generation of the anode.
     pub generation: Generation,
-    /// Which block.
+    /// Index of the block in the file.
     pub index: u64,
     /// Epoch of the submission.
     pub birth: Epoch,
-    /// As in the block pointer.
+    /// Check of the block pointer.
     pub check: [u32; 4],
 }
 
 /// One page of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
+pub struct SegmentSummary {
     /// Own place.
     pub place: Place,
-    /// Position in the log when it was written.
+    /// Position in the log at the time of the write.
     pub lsn: Lsn,
-    /// Epoch in which the segment was opened.
+    /// Epoch of the segment's opening.
     pub incarnation: Epoch,
-    /// Where the partial segment that this page ends, or the run of entries it lists, begins:
-    /// fragments.
+    /// First fragment of the partial segment, or of this page's entries.
     pub partial_start: u32,
-    /// Offset in the segment of the summary page before this one, plus one; 0: none.
+    /// Offset in the segment of the previous summary page plus one; 0: none.
     pub previous: u32,
-    /// Checksum of the summary page before this one.
+    /// Checksum of the previous summary page.
     pub previous_crc: u32,
-    /// What the partial segment holds: at most [`ENTRIES_PER_SUMMARY`].
+    /// At most [`ENTRIES_PER_SUMMARY`].
     pub entries: Vec<SummaryEntry>,
 }
 
-impl Summary {
-    /// Returns the bytes of this page.
+impl SegmentSummary {
+    /// Returns the bytes of the page.
     ///
     /// # Panics
     ///
-    /// If there are too many entries: a bug in the caller.
+    /// If there are too many entries.
     #[must_use]
     pub fn encode(&self, pool_id: PoolId, secret: &[u8; 16]) -> PageBytes {
         assert!(self.entries.len() <= ENTRIES_PER_SUMMARY);
@@ -171,14 +166,14 @@ impl Summary {
         bytes
     }
 
-    /// Returns the summary in `bytes`, read from `place`; `None` if it is none of this pool's.
+    /// Verifies a page; `None` unless it is a summary of this pool.
     #[must_use]
     pub fn decode(
         bytes: &PageBytes,
         pool_id: PoolId,
         secret: &[u8; 16],
         place: Place,
-    ) -> Option<Summary> {
+    ) -> Option<SegmentSummary> {
         let header = PageHeader::decode(bytes, pool_id, place).ok()?;
         let seal = seal_of(secret, place, header.birth, header.lsn);
         let count = usize::try_from(header.count).ok()?;
@@ -188,7 +183,7 @@ impl Summary {
         }
         let entries: Option<Vec<_>> =
             (0..count).map(|slot| SummaryEntry::of_slot(bytes, slot)).collect();
-        Some(Summary {
+        Some(SegmentSummary {
             place,
             lsn: header.lsn,
             incarnation: header.birth,
@@ -210,7 +205,7 @@ fn seal_of(secret: &[u8; 16], place: Place, incarnation: Epoch, lsn: Lsn) -> u64
 }
 
 impl SummaryEntry {
-    /// Whether `bytes`, what is stored of the block, are those that it was listed with.
+    /// Whether `bytes`, the stored part of the block, match the check.
     #[must_use]
     pub fn verifies(&self, bytes: &[u8]) -> bool {
         check_of(1 << self.block_shift.min(20), bytes).1 == self.check
@@ -253,7 +248,7 @@ impl SummaryEntry {
 mod tests {
     use super::*;
 
-    fn sample() -> Summary {
+    fn sample() -> SegmentSummary {
         let entry = SummaryEntry {
             kind: SummaryKind::Block,
             block_shift: 14,
@@ -266,7 +261,7 @@ mod tests {
             birth: Epoch(77),
             check: [1, 2, 3, 4],
         };
-        Summary {
+        SegmentSummary {
             place: Place::new(0, 1, 300),
             lsn: Lsn(5000),
             incarnation: Epoch(70),
@@ -281,13 +276,16 @@ mod tests {
     fn encode_then_decode_returns_the_summary() {
         let bytes = sample().encode(PoolId([1; 16]), &[2; 16]);
         let place = sample().place;
-        assert_eq!(Summary::decode(&bytes, PoolId([1; 16]), &[2; 16], place), Some(sample()));
+        assert_eq!(
+            SegmentSummary::decode(&bytes, PoolId([1; 16]), &[2; 16], place),
+            Some(sample())
+        );
     }
 
     #[test]
     fn a_summary_sealed_with_another_secret_is_none() {
         let bytes = sample().encode(PoolId([1; 16]), &[2; 16]);
         let place = sample().place;
-        assert_eq!(Summary::decode(&bytes, PoolId([1; 16]), &[3; 16], place), None);
+        assert_eq!(SegmentSummary::decode(&bytes, PoolId([1; 16]), &[3; 16], place), None);
     }
 }

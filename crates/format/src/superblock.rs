@@ -2,48 +2,44 @@
 //!
 //! # Invariants
 //!
-//! - S1: The valid copy with the highest sequence is current. An update never writes both copies of
-//!   a pair between two flushes, so that valid copies always survive, and leaves none that says
-//!   anything older.
-//! - S2: A reader that does not know an incompatible feature refuses; one that does not know a
-//!   read-only-compatible feature opens read-only.
-//! - S3: The copies that a creation writes have sequence 1, and the first is written when all
-//!   others are durable. So where one is blank there is no pool: its creation was cut off.
+//! - S1: The valid copy with the highest sequence is current. An update replaces all older copies,
+//!   but never writes both copies of a pair between two flushes, so a valid one survives.
+//! - S2: A reader refuses unknown incompatible features, and opens read-only with unknown
+//!   read-only-compatible ones.
+//! - S3: Creation writes copies with sequence 1, and writes the first copy when all others are
+//!   durable. So a blank first copy means an interrupted creation, not a pool.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::crc32c;
-use crate::defect::{DefectCode, FoundDefect};
 use crate::disk_group::{DiskGroup, DiskGroupState};
 use crate::geometry::{BLOCK_SHIFTS, Geometry};
 use crate::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, PoolId, SEQUENCE_MAX};
 use crate::members::{
-    Layout, LayoutDisk, MEMBERS_MAX, MEMBERSHIPS_MAX, Member, MemberDisk, Membership,
-    MembershipDisk, Spare, members_of, memberships_of, spares_of,
+    Layout, LayoutDisk, MEMBERS_MAX, MEMBERSHIPS_MAX, MIRROR_WIDTH_MAX, Member, MemberDisk,
+    Membership, MembershipDisk, Spare, members_of, memberships_of, spares_of,
 };
-use crate::missed::{MISSED_MAX, MissedDisk, missed_to_disk, note_missed};
+use crate::missed::{MISSED_MAX, StalePartsDisk};
 use crate::reshape::ReshapeDisk;
 use crate::slots::Slots;
+pub use crate::superblock_error::{SuperblockError, VERSION_MAJOR, VERSION_MINOR};
 
 use self::groups::{
     added_of, has_own_members, journal_group_of, main_layout_of, main_of, not_implemented,
     ranges_of, roles_of, roles_of_main,
 };
-pub use self::label::{LabelError, label_of};
+pub use self::label::{LabelError, label_of, name_in, name_like, verify_pool_name};
+use self::missed::{missed_to_disk, note_missed};
 use self::reshape::{narrower, reshape_of, reshape_to_disk, verify_reshape};
 
 /// Bytes of a superblock copy.
 pub const SUPERBLOCK_BYTES: usize = 32_768;
 /// First bytes of every device of a pool.
 pub const MAGIC: [u8; 8] = *b"HOLDFAST";
-/// Major version: readers refuse one that they do not know.
-pub const VERSION_MAJOR: u16 = 7;
-/// Minor version: readers ignore one that they do not know.
-pub const VERSION_MINOR: u16 = 4;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
-/// Most void intervals: past it the two oldest become one.
+/// Most void intervals; beyond that the two oldest are merged.
 pub const VOID_INTERVALS_MAX: usize = 32;
 /// Bytes of a label.
 pub const LABEL_BYTES: usize = 64;
@@ -52,24 +48,21 @@ pub const LAYOUTS_MAX: usize = 8;
 /// Most disk groups.
 pub const DISK_GROUPS_MAX: usize = 8;
 
-/// Incompatible features that this software knows: none so far. A pool names those that it uses.
+/// Known incompatible features: none. A pool lists the ones in use.
 pub const INCOMPATIBLE_KNOWN: u64 = 0;
-/// Read-only-compatible features that this software knows: none so far.
+/// Known read-only-compatible features: none.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
 
 const _: () = assert!(LABEL_BYTES == 64);
+const _: () = assert!(DISK_GROUPS_MAX * (MIRROR_WIDTH_MAX - 1) <= MISSED_MAX);
 
-/// LSNs and epochs that may have been written by a life that crashed, and mean nothing.
+/// LSNs and epochs of a part of the log that a crash made void.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct VoidIntervalDisk {
-    /// First LSN that is void.
     lsn_first: U64,
-    /// First LSN after it that is not.
     lsn_end: U64,
-    /// First epoch that is void.
     epoch_first: U64,
-    /// First epoch after it that is not.
     epoch_end: U64,
 }
 
@@ -79,145 +72,117 @@ struct VoidIntervalDisk {
 struct DiskGroupDisk {
     /// Bits: 1 data, 2 metadata, 4 journal, 8 nvram. 0: no disk group.
     roles: u8,
-    /// Which of `layouts` it has.
+    /// Index in `layouts`.
     layout: u8,
     /// 1: online; 2: adding; 3: leaving.
     state: u8,
-    /// In the first entry, of whatever disk group: the number of the main one. Zero in the others.
+    /// In entry 0 the number of the main disk group, in others zero.
     main: u8,
-    /// Number of its first allocation group.
     first_group: U32,
-    /// Bytes that it uses of each member.
     member_bytes: U64,
 }
 
-/// The superblock, byte for byte. Format: `docs/FORMAT.md#superblock`.
+/// Format: `docs/FORMAT.md#superblock`. For fields without comment see [`Superblock`] and
+/// [`Geometry`].
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct SuperblockDisk {
-    /// [`MAGIC`]. First, and never moved, so that any version can tell what it is looking at.
+    /// First in every version, so that any version recognises a pool.
     magic: [u8; 8],
     /// CRC-32C of every byte after this field. Detects torn writes and rot.
     crc32c: U32,
-    /// A reader refuses a major version it does not know.
+    /// A reader refuses an unknown one.
     version_major: U16,
-    /// A reader ignores a minor version it does not know.
+    /// A reader ignores an unknown one.
     version_minor: U16,
-    /// Detects a device moved here from another pool.
+    /// Detects a device of another pool.
     pool_id: [u8; 16],
-    /// Rises by one at each update. The valid copy with the highest is current.
+    /// Rises by one at each update. Which copy is current?
     sequence: U64,
-    /// Which copy this is. Detects a write that went to the wrong place.
+    /// Detects a misdirected write.
     copy_index: U16,
-    /// Number of this device in the pool: its slot; of a spare its number behind the members.
+    /// Slot of this device; of a spare, its number behind the members.
     device_index: U16,
-    /// Devices of the pool.
     device_count: U16,
-    /// 0: closed cleanly; 1: open, or crashed.
+    /// 0: closed cleanly; 1: open, or crashed. Is recovery needed?
     state: u8,
     /// 0: journal; 1: working-set; 2: scan.
     consistency: u8,
-    /// A reader may ignore what it does not know here.
+    /// A reader may ignore unknown bits.
     features_compatible: U64,
-    /// A reader that does not know one opens read-only.
+    /// A reader opens read-only on unknown bits.
     features_read_only: U64,
-    /// A reader that does not know one refuses.
+    /// A reader refuses unknown bits.
     features_incompatible: U64,
-    /// Identity of this device.
+    /// Detects a device in another's slot.
     device_id: [u8; 16],
-    /// Raised when a device joins, leaves or is left behind: the newest of `memberships`.
+    /// Newest epoch in `memberships`. Detects a device left behind.
     membership_epoch: U64,
-    /// Name that the user gave, padded with zeros.
     label: [u8; LABEL_BYTES],
-    /// Seconds since 1970 at creation.
     created: U64,
-    /// Counts mounts.
     mount_count: U64,
-    /// Term of the writer; a higher term fences.
+    /// Term of the writer. A higher one fences lower ones.
     writer_term: U32,
-    /// Largest sector of the devices that the pool has been on, in bytes: chunks of the log fill
-    /// whole ones.
+    /// Chunks of the log fill whole sectors of this size.
     sector_bytes: U32,
-    /// Bytes that the main disk group uses of each member.
+    /// Bytes used of each member of the main disk group.
     device_bytes: U64,
-    /// Fragment size: binary logarithm.
     fragment_shift: u8,
-    /// Default block size: binary logarithm.
     block_shift: u8,
-    /// 0: no disk group is reshaped. `reshape` says of which, and how far it is, 1: that gets a
-    /// member more; 2: whose last allocation groups are given up; 3: that is to have a member less.
+    /// 0: no reshape; 1: a member is added; 2: last groups are emptied; 3: a member is removed.
     reshaping: u8,
-    /// 1: a scrub is under way: members that are online say how far. 0: none.
+    /// 1: a scrub is in progress. The members have its progress.
     scrubbing: u8,
-    /// Fragments of a segment.
     segment_fragments: U32,
-    /// Fragments of a group.
     group_fragments: U32,
-    /// Groups of the main disk group.
     group_count: U32,
-    /// First byte of the journal's region.
     journal_offset: U64,
-    /// Bytes of the journal's region.
     journal_bytes: U64,
-    /// First byte of the double-write area.
     double_write_offset: U64,
-    /// Pages of the double-write area, heads apart.
     double_write_pages: U64,
-    /// First byte of the group table.
     group_table_offset: U64,
-    /// First byte of group 0.
     groups_offset: U64,
-    /// LSN at which this life of the pool began.
     lsn_base: U64,
-    /// Epoch at which this life of the pool began.
     epoch_base: U64,
-    /// Busy marks count only while their group has this generation.
+    /// Are busy marks valid? Only in groups with this generation.
     busy_generation: U64,
-    /// Secret that seals segment summaries, so that no file can forge one.
+    /// Keeps a file from forging a segment summary.
     secret: [u8; 16],
-    /// Busy groups in the list.
     busy_count: U16,
-    /// Void intervals in the list.
     void_count: U16,
-    /// Epochs of membership in the list.
     membership_count: U16,
-    /// Spares in the table of members, behind the last of these.
+    /// Spares in `members`, behind the last member.
     spare_count: u8,
-    /// Maps in the list of what members have missed.
     missed_count: u8,
-    /// Layouts.
     layouts: [LayoutDisk; LAYOUTS_MAX],
-    /// Disk groups.
     disk_groups: [DiskGroupDisk; DISK_GROUPS_MAX],
-    /// Void intervals.
+    /// Which summaries must be ignored?
     voids: [VoidIntervalDisk; VOID_INTERVALS_MAX],
-    /// Busy groups: disk group in the upper 8 bits, group in the lower 24.
+    /// Disk group in the upper 8 bits, group in the lower 24.
     busy_groups: [U32; BUSY_GROUPS_MAX],
-    /// Epochs of membership, oldest first.
+    /// Oldest first. Do two devices share a history?
     memberships: [MembershipDisk; MEMBERSHIPS_MAX],
-    /// Members, by slot, and behind the last the spares. What lies behind these is zero.
+    /// Members by slot, then spares, then zeros.
     members: [MemberDisk; MEMBERS_MAX],
-    /// What members that are away have missed, by rising slots.
-    missed: [MissedDisk; MISSED_MAX],
-    /// How far the disk group is that is reshaped.
+    /// By rising slots. Which parts need a rebuild?
+    missed: [StalePartsDisk; MISSED_MAX],
     reshape: ReshapeDisk,
 }
 
 const _: () = assert!(size_of::<SuperblockDisk>() == SUPERBLOCK_BYTES);
 const _: () = assert!(std::mem::offset_of!(SuperblockDisk, crc32c) == 8);
 const CRC_COVERS_FROM: usize = 12;
-/// First bytes of a copy: all that says anything where there are few members. Behind them a reader
-/// that finds [`HEAD_MEMBERS_MAX`] members and spares or fewer, no map of what one has missed and
-/// no disk group that is reshaped, takes zeros for what is there.
+/// Bytes in use in a small pool: at most [`HEAD_MEMBERS_MAX`] members and spares, no stale parts,
+/// no reshape. A reader takes the rest as zeros.
 pub const SUPERBLOCK_HEAD_BYTES: usize = 4096;
-/// Most members and spares of which a copy is no longer than its head.
+/// Most members and spares of a copy that is only a head.
 pub const HEAD_MEMBERS_MAX: usize = 5;
 const _: () = assert!(
     std::mem::offset_of!(SuperblockDisk, members) + HEAD_MEMBERS_MAX * size_of::<MemberDisk>()
         <= SUPERBLOCK_HEAD_BYTES
 );
 
-/// Returns how many bytes of a copy that begins with `head` say anything.
+/// Returns the bytes in use of a copy that begins with `head`.
 #[must_use]
 pub fn bytes_in_use(head: &[u8]) -> usize {
     let at = std::mem::offset_of!(SuperblockDisk, device_count);
@@ -236,8 +201,7 @@ pub fn bytes_in_use(head: &[u8]) -> usize {
     }
 }
 
-/// Returns a copy as it was written: of few members, what a device has behind the head is no part
-/// of it.
+/// Returns a copy with the unused bytes behind its head zeroed.
 #[must_use]
 pub fn without_rest(mut bytes: [u8; SUPERBLOCK_BYTES]) -> [u8; SUPERBLOCK_BYTES] {
     let in_use = bytes_in_use(&bytes);
@@ -245,28 +209,28 @@ pub fn without_rest(mut bytes: [u8; SUPERBLOCK_BYTES]) -> [u8; SUPERBLOCK_BYTES]
     bytes
 }
 
-/// Bytes of a copy before 4.0: what its checksum covers, so that an old pool is known for one.
+/// Bytes under the checksum before version 4.0, to recognise an old pool.
 const SUPERBLOCK_BYTES_BEFORE_4: usize = 4096;
 
-/// LSNs and epochs from before a crash that mean nothing: first, and first after.
+/// LSNs and epochs of a part of the log that a crash made void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VoidInterval {
     /// First void LSN.
     pub lsn_first: Lsn,
-    /// First LSN that is not void any more.
+    /// First LSN behind the interval.
     pub lsn_end: Lsn,
     /// First void epoch.
     pub epoch_first: Epoch,
-    /// First epoch that is not void any more.
+    /// First epoch behind the interval.
     pub epoch_end: Epoch,
 }
 
-/// What a commit costs and what a crash costs: chosen at creation.
+/// Trade-off between costs of commits and of crashes, chosen at creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
     /// Log first, pages later; replay after a crash.
     Journal,
-    /// Pages in order after busy marks; a check of the busy set after a crash.
+    /// Pages in order after busy marks; a check of these after a crash.
     WorkingSet,
     /// Pages in order; a full check after a crash.
     Scan,
@@ -279,159 +243,66 @@ pub struct Superblock {
     pub pool_id: PoolId,
     /// Rises by one at each update.
     pub sequence: u64,
-    /// Slot of the member whose label this is; of a spare its number behind the members.
+    /// Slot of this label's member; of a spare, its number behind the members.
     pub device_index: u16,
-    /// Whether the pool is open, or was not closed.
+    /// Whether the pool is open, or crashed.
     pub is_open: bool,
-    /// How commits work.
+    /// Method of commits.
     pub consistency: Consistency,
     /// Features that a reader may ignore.
     pub features_compatible: u64,
-    /// Features that a reader must know to write.
+    /// Features that a writer must know.
     pub features_read_only: u64,
     /// Features that a reader must know.
     pub features_incompatible: u64,
-    /// The members, by slot: at least one, at most [`MEMBERS_MAX`].
+    /// Members by slot: 1 to [`MEMBERS_MAX`].
     pub members: Vec<Member>,
-    /// The spares: at most [`crate::members::SPARES_MAX`].
+    /// Spares: at most [`crate::members::SPARES_MAX`].
     pub spares: Vec<Spare>,
-    /// How the main disk group lies on its members.
+    /// Layout of the main disk group.
     pub layout: Layout,
-    /// Slots of these.
+    /// Slots of the main disk group.
     pub slots: Slots,
-    /// The disk groups beside the main one, by number: at most [`DISK_GROUPS_MAX`] less one.
+    /// Other disk groups, by number: at most [`DISK_GROUPS_MAX`] less one.
     pub added: Vec<DiskGroup>,
-    /// Epochs of membership, oldest first: at least one, at most [`MEMBERSHIPS_MAX`].
+    /// Epochs of membership, oldest first: 1 to [`MEMBERSHIPS_MAX`].
     pub memberships: Vec<Membership>,
-    /// Name that the user gave, padded with zeros.
+    /// Name from the user, padded with zeros.
     pub label: [u8; LABEL_BYTES],
-    /// Seconds since 1970 at creation.
+    /// Creation, in seconds since 1970.
     pub created_seconds: u64,
-    /// Counts mounts.
+    /// Number of mounts.
     pub mount_count: u64,
     /// Term of the writer.
     pub writer_term: u32,
-    /// Largest sector of the devices that the pool has been on, in bytes.
+    /// Largest sector, in bytes, of any device that the pool was on.
     pub sector_bytes: u32,
     /// Default block size: binary logarithm.
     pub block_shift: u8,
-    /// Where everything lies.
+    /// Geometry.
     pub geometry: Geometry,
     /// LSN at which this life of the pool began.
     pub lsn_base: Lsn,
     /// Epoch at which this life of the pool began.
     pub epoch_base: Epoch,
-    /// Busy marks count only while their group has this generation.
+    /// Generation of groups with valid busy marks.
     pub busy_generation: u64,
-    /// Whether a scrub has begun that has not come to its end: how far it is the members say.
+    /// Whether a scrub is unfinished. Members hold its progress.
     pub is_scrubbing: bool,
-    /// Secret that seals segment summaries.
+    /// Pool secret: key of the seals in segment summaries, and source of other keys.
     pub secret: [u8; 16],
     /// Void intervals, oldest first: at most [`VOID_INTERVALS_MAX`].
     pub voids: Vec<VoidInterval>,
-    /// Busy groups: disk group in the upper 8 bits, group in the lower 24. At most
-    /// [`BUSY_GROUPS_MAX`].
+    /// Busy groups: disk group (8 bits) and group (24 bits), at most [`BUSY_GROUPS_MAX`].
     pub busy_groups: Vec<u32>,
 }
 
-/// Why bytes are not a usable superblock. Each variant calls for a different action.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SuperblockError {
-    /// The device is blank or belongs to other software: refuse it, do not repair it.
-    #[error("{}: not a pool device: magic {found:02x?}", self.code())]
-    BadMagic {
-        /// What is there instead.
-        found: [u8; 8],
-    },
-    /// This copy is damaged: use another copy, then rewrite this one.
-    #[error(
-        "{}: superblock checksum stored {stored:#010x}, computed {computed:#010x}",
-        self.code()
-    )]
-    BadChecksum {
-        /// On disk.
-        stored: u32,
-        /// Of the bytes.
-        computed: u32,
-    },
-    /// Made by newer software: use that.
-    #[error(
-        "{}: pool format {major}.{minor} is newer than this software ({VERSION_MAJOR}.x)",
-        self.code()
-    )]
-    UnsupportedVersion {
-        /// On disk.
-        major: u16,
-        /// On disk.
-        minor: u16,
-    },
-    /// Made by older software: copy the files with that to a new pool.
-    #[error(
-        "{}: pool format {major}.{minor} is older than what this software reads \
-         ({VERSION_MAJOR}.x): mount it with the version of holdfast that made it, and copy its \
-         files to a new pool",
-        self.code()
-    )]
-    OldVersion {
-        /// On disk.
-        major: u16,
-        /// On disk.
-        minor: u16,
-    },
-    /// Uses a feature that this software does not have: use newer software.
-    #[error(
-        "{}: the pool uses features that this software does not know: {features:#x}",
-        self.code()
-    )]
-    UnsupportedFeatures {
-        /// The unknown bits.
-        features: u64,
-    },
-    /// Is of a kind that the format has room for and this software does not have: use newer
-    /// software.
-    #[error("{}: the pool has {what}, which this software does not know", self.code())]
-    NotImplemented {
-        /// What of it.
-        what: &'static str,
-    },
-    /// The copy of another position: suspect the device or its cabling.
-    #[error("{}: superblock copy {found} found at the position of copy {expected}", self.code())]
-    Misplaced {
-        /// Which copy should be here.
-        expected: u16,
-        /// Which copy is here.
-        found: u16,
-    },
-    /// A field that can't be so, under a good checksum: a bug, or malice.
-    #[error("{}: superblock field {field} is out of bounds", self.code())]
-    BadField {
-        /// Which field.
-        field: &'static str,
-    },
-}
-
-impl FoundDefect for SuperblockError {
-    fn code(&self) -> DefectCode {
-        match self {
-            SuperblockError::BadMagic { .. } => DefectCode::SB001,
-            SuperblockError::BadChecksum { .. } => DefectCode::SB002,
-            SuperblockError::UnsupportedVersion { .. } => DefectCode::SB003,
-            SuperblockError::UnsupportedFeatures { .. }
-            | SuperblockError::NotImplemented { .. } => DefectCode::SB004,
-            SuperblockError::Misplaced { .. } => DefectCode::SB005,
-            SuperblockError::BadField { .. } => DefectCode::SB006,
-            SuperblockError::OldVersion { .. } => DefectCode::SB007,
-        }
-    }
-}
-
 impl Superblock {
-    /// Verifies `bytes`, read from the place of copy `copy_index`, and returns its contents.
+    /// Verifies a copy read from the place of `copy_index`.
     ///
     /// # Errors
     ///
-    /// See [`SuperblockError`].
+    /// [`SuperblockError`]: the variant names the action.
     pub fn decode(
         bytes: &[u8; SUPERBLOCK_BYTES],
         copy_index: u16,
@@ -557,7 +428,7 @@ impl Superblock {
         let membership_count = usize::from(disk.membership_count.get());
         let memberships = disk.memberships.get(..membership_count).ok_or(bad("memberships"))?;
         let memberships = memberships_of(memberships, disk.membership_epoch.get())?;
-        // The first label of an epoch is no later than this one.
+        // An epoch can't begin with a later label than this one.
         if memberships.last().is_some_and(|last| last.sequence > disk.sequence.get()) {
             return Err(bad("memberships"));
         }
@@ -600,7 +471,7 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Returns the identity of the member, or of the spare, whose label this is.
+    /// Returns the identity of this label's member or spare.
     #[must_use]
     pub fn device_id(&self) -> [u8; 16] {
         let at = usize::from(self.device_index);
@@ -609,7 +480,7 @@ impl Superblock {
         member.or_else(spare).unwrap_or_default()
     }
 
-    /// Whether this is the label of a spare, which tells nothing but whose it is.
+    /// Whether this is the label of a spare, valid only for its identity.
     #[must_use]
     pub fn is_of_spare(&self) -> bool {
         usize::from(self.device_index) >= self.members.len()
@@ -621,7 +492,7 @@ impl Superblock {
         self.memberships.last().copied().unwrap_or_default()
     }
 
-    /// Notes that the states of members are others now, as they are in the table.
+    /// Begins an epoch of membership for the changed table.
     pub fn add_membership(&mut self) {
         let table = (&self.members[..], &self.added[..]);
         let next = self.membership().next(self.pool_id, table, self.sequence.saturating_add(1));
@@ -631,13 +502,12 @@ impl Superblock {
         self.memberships.push(next);
     }
 
-    /// Notes LSNs and epochs that are void. Where the list is full, the two oldest become one that
-    /// covers both, and the life between them.
+    /// Adds a void interval. In a full list the two oldest are merged, and all between them becomes
+    /// void.
     ///
-    /// That loses nothing that was acknowledged: an interval decides only over summaries behind
-    /// what their segment's usage calls filled, and none of those in a segment of a life that is
-    /// over lists a block of a committed transaction. `docs/FORMAT.md#void-interval` has the
-    /// argument.
+    /// Nothing acknowledged is lost by that: intervals matter only to summaries behind a fill mark,
+    /// which list no committed block once the pool was opened again. `docs/FORMAT.md#void-interval`
+    /// has the argument.
     pub fn add_void(&mut self, void: VoidInterval) {
         if self.voids.len() >= VOID_INTERVALS_MAX {
             let oldest = self.voids.remove(0);
@@ -655,7 +525,7 @@ impl Superblock {
     ///
     /// # Panics
     ///
-    /// If a list is longer than its bound: a bug in the caller.
+    /// If a list is longer than its bound.
     #[must_use]
     pub fn encode(&self, copy_index: u16) -> [u8; SUPERBLOCK_BYTES] {
         let mut disk = SuperblockDisk::new_zeroed();
@@ -782,6 +652,7 @@ fn void_to_disk(void: &VoidInterval) -> VoidIntervalDisk {
 
 mod groups;
 mod label;
+mod missed;
 mod reshape;
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,12 @@
-//! Names as text for people: a name may have any bytes, and what is printed must not.
+//! Names as printable text: names may have any bytes.
 
 use std::fmt::Write as _;
 
-/// Returns `name` as one line of text that no terminal obeys.
+/// Returns `name` as one line without terminal control.
 ///
-/// What can be printed is left as it is. A control character, a character that changes the
-/// direction of what follows, and a backslash are written as Rust writes them (`\n`, `\u{1b}`,
-/// `\\`); a byte that is not UTF-8 as `\xff`. So two names never look the same because of what
-/// can't be seen, and none forges a line of a report.
+/// Control characters, direction marks, invisible characters and backslashes are written as in Rust
+/// (`\n`, `\u{1b}`, `\\`), bytes that are not UTF-8 as `\xff`. So different names look different,
+/// and none forges a line of a report.
 #[must_use]
 pub fn shown(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
@@ -26,14 +25,13 @@ pub fn shown(name: &[u8]) -> String {
     text
 }
 
-/// As [`shown`], between quotation marks.
+/// Returns `name` as [`shown`] does, in quotation marks.
 #[must_use]
 pub fn quoted(name: &[u8]) -> String {
     format!("\"{}\"", shown(name).replace('"', "\\\""))
 }
 
-/// Whether a character moves or hides others: separators of lines, marks of direction, characters
-/// without a width.
+/// Whether a character moves or hides others.
 fn is_invisible(character: char) -> bool {
     matches!(
         character,

@@ -1,9 +1,9 @@
-//! What the log is told of operations that failed.
+//! Logging of failed operations.
 
-use engine::vnode::api::{FsError, Ino};
+use engine::api::{FsError, Ino};
 
-/// Logs what the administrator must see: here a failure leaves our hands. Refusals are the
-/// program's affair and are not logged.
+/// Logs an I/O error or a corruption for the administrator. Other errors concern only the calling
+/// program, and are not logged.
 pub(crate) fn log_failure(front: &str, operation: &str, ino: Option<Ino>, error: &FsError) {
     if !matches!(error, FsError::Io { .. } | FsError::Corrupt { .. }) {
         return;

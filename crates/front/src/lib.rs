@@ -1,8 +1,11 @@
 //! Protocols to vnode operations and back; nothing else.
 //!
 //! A front holds no state that a crash may lose, and sees nothing below
-//! [`engine::vnode::api::FileSystem`]. So any front may stop at any moment, and any client's handle
+//! [`engine::api::FileSystem`]. So any front may stop at any moment, and any client's handle
 //! means the same after a restart.
+//!
+//! Layers, lowest first: `failure`, `log_limit`, `counts`, `peer`, `relay`, `shared`, `watch`,
+//! `fuse`, `nfs`.
 
 pub mod counts;
 mod failure;

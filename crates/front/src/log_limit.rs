@@ -1,19 +1,19 @@
-//! Rate limit for log lines that a stranger can cause: one line in 10 s, with a count of the rest.
+//! Rate limit for log lines that a remote client can cause: one line in 10 s, with a count of the
+//! suppressed lines.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Shortest time between two lines.
 const QUIET_TIME: Duration = Duration::from_secs(10);
 
-/// The limit of one kind of line.
+/// Rate limiter for log lines.
 #[derive(Debug, Default)]
 pub struct LogLimit(Mutex<(Option<Instant>, u64)>);
 
 impl LogLimit {
-    /// Counts a line that is due at `now`. Returns how many were left out since the last one that
-    /// was written, if this one is to be written; `None`: leave it out.
+    /// Counts a line due at `now`. Returns the number of lines suppressed since the last written
+    /// one, or `None` if this line must be suppressed too.
     pub fn pass(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock();
         let (last, left_out) = *state;

@@ -1,28 +1,28 @@
-//! Who is at the other end of a unix socket.
+//! Credentials of the peer of a unix socket.
 //!
-//! Unsafe code: `getsockopt(2)`. What other crates have of it takes the number of a process to be
-//! above 0, and it is 0 where that is in a namespace that this process does not see: of another
-//! container, or of the machine for who is in one.
+//! Unsafe code: `getsockopt(2)`. Other crates' wrappers require a peer pid above 0, and the kernel
+//! reports 0 for a process in a pid namespace invisible from here (another container, or the host
+//! seen from inside one).
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Most groups of a process: `NGROUPS_MAX` of linux/limits.h.
+/// Most supplementary groups of a process: `NGROUPS_MAX` of linux/limits.h.
 const GROUPS_MAX: usize = 65_536;
 
-/// Who had the other end when the sockets were connected.
+/// Credentials of the peer when the sockets were connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ids {
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Process; `None`: in a namespace that this process does not see.
+    /// Process, or `None` if it is in a pid namespace invisible from here.
     pub pid: Option<i32>,
 }
 
-/// Returns who has the other end of a socket.
+/// Returns the credentials of the peer of `socket`.
 pub fn ids(socket: &impl AsFd) -> io::Result<Ids> {
     let mut found = [libc::ucred { pid: 0, uid: 0, gid: 0 }];
     let count = get(socket, libc::SO_PEERCRED, &mut found)?;
@@ -35,7 +35,7 @@ pub fn ids(socket: &impl AsFd) -> io::Result<Ids> {
     }
 }
 
-/// Returns his other groups.
+/// Returns the peer's supplementary groups.
 pub fn groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     let mut found = vec![0; GROUPS_MAX];
     let count = get(socket, libc::SO_PEERGROUPS, &mut found)?;
@@ -43,12 +43,13 @@ pub fn groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// Puts an option of sockets into `room`. Returns how much of that has it.
+/// Reads a socket option into `room`. Returns the number of elements filled.
 fn get<T>(socket: &impl AsFd, option: i32, room: &mut [T]) -> io::Result<usize> {
     let descriptor = socket.as_fd().as_raw_fd();
     let mut bytes = u32::try_from(size_of_val(room)).map_err(io::Error::other)?;
-    // SAFETY: the kernel writes at most `bytes` bytes to `room`, which is so long, and the number
-    // of those to `bytes`; both options are plain numbers, any value is one. It keeps nothing.
+    // SAFETY: the kernel writes at most `bytes` bytes to `room`, which has that size, and the
+    // written length to `bytes`. Both options are plain numbers, valid for any bit pattern. The
+    // kernel keeps no pointer.
     let done = unsafe {
         libc::getsockopt(
             descriptor,

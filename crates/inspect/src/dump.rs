@@ -1,11 +1,11 @@
-//! Any page, and the log, as text: as the device holds it, damaged or not.
+//! Shows any page, and the log, as text, even if damaged.
 
 use std::fmt::Write as _;
 use std::str::FromStr;
 
 use format::acl::Acl;
 use format::anode::{ANODE_BYTES, Anode, StorageMode, slot_offset};
-use format::attributes::{self, AttributeName, ValueAt};
+use format::attributes::{self, AttributeName, AttributeValueLocation};
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::directory;
 use format::double_write::DoubleWriteHead;
@@ -17,7 +17,7 @@ use format::group::{
     USAGES_PER_PAGE, entry_offset, is_table_page_used,
 };
 use format::ids::{AnodeNo, Place};
-use format::journal::{PageUpdate, Record, records};
+use format::journal::{LogRecord, PageUpdate, records};
 use format::lsn_page::{LSNS_PER_PAGE, LsnEntry};
 use format::map::{
     FINE_LEVEL, FINE_PER_COARSE, POINTERS_PER_PAGE, is_split, pointer_at, span_of_pointer,
@@ -27,71 +27,70 @@ use format::page::{
 };
 use format::pointer::BlockPointer;
 use format::quota::{QuotaHead, QuotaRecord, RECORDS_PER_PAGE};
-use format::summary::Summary;
+use format::summary::SegmentSummary;
 use format::superblock::Superblock;
 use storage::device::SharedDevice;
 use storage::pool::read_superblock_bytes;
 use zerocopy::FromBytes;
 
-use crate::{InspectError, Opened};
+use crate::{InspectError, InspectedPool};
 use check::convert::{to_u64, to_usize};
 use check::replay::each_chunk_of;
 use format::text::quoted;
 
-/// What to show.
+/// What to dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// A copy of the superblock: 0 to 3.
+pub enum DumpTarget {
+    /// A superblock copy: 0 to 3.
     Superblock(u16),
-    /// The log: its heads, chunks and records.
+    /// The log: heads, chunks and records.
     Journal,
     /// The page at a place.
     Page(Place),
-    /// The page that begins at this byte of the device.
+    /// The page at this byte of the device.
     DeviceByte(u64),
 }
 
-impl FromStr for Target {
+impl FromStr for DumpTarget {
     type Err = InspectError;
 
-    /// Reads `superblock`, `superblock:2`, `journal`, a place (`0:3:17`), or a byte (`65536`).
-    fn from_str(text: &str) -> Result<Target, InspectError> {
+    /// Parses `superblock`, `superblock:2`, `journal`, a place (`0:3:17`), or a byte (`65536`).
+    fn from_str(text: &str) -> Result<DumpTarget, InspectError> {
         let bad = || {
             let why = "say superblock, superblock:COPY, journal, DISKGROUP:GROUP:FRAGMENT or BYTE";
             InspectError::not_there(text, why)
         };
         let numbers: Vec<u64> = text.split(':').filter_map(|part| part.parse().ok()).collect();
         match (text, numbers.as_slice()) {
-            ("superblock", _) => Ok(Target::Superblock(0)),
-            ("journal", _) => Ok(Target::Journal),
+            ("superblock", _) => Ok(DumpTarget::Superblock(0)),
+            ("journal", _) => Ok(DumpTarget::Journal),
             (_, [copy]) if text.starts_with("superblock:") => {
                 let copy = u16::try_from(*copy).ok().filter(|&copy| copy < SUPERBLOCK_COPIES);
-                copy.map(Target::Superblock).ok_or_else(bad)
+                copy.map(DumpTarget::Superblock).ok_or_else(bad)
             }
-            (_, [byte]) if !text.contains(':') => Ok(Target::DeviceByte(*byte)),
+            (_, [byte]) if !text.contains(':') => Ok(DumpTarget::DeviceByte(*byte)),
             (_, [disk_group, group, fragment]) if text.split(':').count() == 3 => {
                 let disk_group = u8::try_from(*disk_group).map_err(|_| bad())?;
                 let group = u32::try_from(*group).ok().filter(|&group| group < 1 << 24);
                 let fragment = u32::try_from(*fragment).map_err(|_| bad())?;
-                Ok(Target::Page(Place::new(disk_group, group.ok_or_else(bad)?, fragment)))
+                Ok(DumpTarget::Page(Place::new(disk_group, group.ok_or_else(bad)?, fragment)))
             }
             _ => Err(bad()),
         }
     }
 }
 
-/// Returns `target` as text.
+/// Returns `target` as text, with its damage and its bytes.
 ///
 /// # Errors
 ///
-/// [`InspectError`]: no pool, no such place, or a device that can't read it. A page that is
-/// damaged is no error: the text says what is wrong and shows what is there.
-pub fn dump(device: &SharedDevice, target: Target) -> Result<String, InspectError> {
+/// [`InspectError`] for no pool, no such place, or a failed read.
+pub fn dump(device: &SharedDevice, target: DumpTarget) -> Result<String, InspectError> {
     match target {
-        Target::Superblock(copy) => dump_superblock(device, copy),
-        Target::Journal => dump_log(device),
-        Target::Page(place) => {
-            let opened = Opened::raw(device)?;
+        DumpTarget::Superblock(copy) => dump_superblock(device, copy),
+        DumpTarget::Journal => dump_log(device),
+        DumpTarget::Page(place) => {
+            let opened = InspectedPool::raw(device)?;
             let geometry = &opened.reader.geometry;
             let offset = geometry.device_offset(place, geometry.page_fragments());
             let offset = offset.ok_or_else(|| {
@@ -99,9 +98,9 @@ pub fn dump(device: &SharedDevice, target: Target) -> Result<String, InspectErro
             })?;
             dump_at(&opened, place, offset)
         }
-        Target::DeviceByte(offset) => {
-            let opened = Opened::raw(device)?;
-            let end = opened.reader.geometry.space_end();
+        DumpTarget::DeviceByte(offset) => {
+            let opened = InspectedPool::raw(device)?;
+            let end = opened.reader.geometry.group_layout().space_end();
             if offset.checked_add(to_u64(PAGE_BYTES)).is_none_or(|page_end| page_end > end) {
                 let why = "is past the last page of the pool";
                 return Err(InspectError::not_there(offset.to_string(), why));
@@ -122,7 +121,7 @@ fn dump_superblock(device: &SharedDevice, copy: u16) -> Result<String, InspectEr
     let mut text = format!("superblock copy {copy}, device byte {offset}\n");
     match Superblock::decode(&bytes, copy) {
         Ok(superblock) => {
-            // A dump may go into a report that others read; the secret is nobody's business.
+            // Dumps may be published in reports, so the secret is left out.
             let shown = Superblock { secret: [0; 16], ..superblock };
             let _ = writeln!(text, "{shown:#?}\n(the secret is not shown)");
         }
@@ -134,7 +133,7 @@ fn dump_superblock(device: &SharedDevice, copy: u16) -> Result<String, InspectEr
     Ok(text)
 }
 
-fn dump_at(opened: &Opened, place: Place, offset: u64) -> Result<String, InspectError> {
+fn dump_at(opened: &InspectedPool, place: Place, offset: u64) -> Result<String, InspectError> {
     let bytes = opened.reader.read(offset, PAGE_BYTES)?;
     let bytes: &PageBytes = bytes.first_chunk().expect("read as long as asked");
     let mut text = format!("place {place}, device byte {offset}\n");
@@ -174,7 +173,7 @@ fn dump_header(text: &mut String, header: &PageHeader) {
     );
 }
 
-fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &PageBytes) {
+fn dump_body(text: &mut String, opened: &InspectedPool, header: &PageHeader, bytes: &PageBytes) {
     match header.kind {
         PageKind::GroupTableRoot => dump_table_root(text, bytes),
         PageKind::GroupTable => dump_table(text, header.owner.index, bytes),
@@ -221,7 +220,7 @@ fn dump_body(text: &mut String, opened: &Opened, header: &PageHeader, bytes: &Pa
         }
         PageKind::Summary => {
             let secret = &opened.superblock.secret;
-            match Summary::decode(bytes, opened.reader.pool_id, secret, header.place) {
+            match SegmentSummary::decode(bytes, opened.reader.pool_id, secret, header.place) {
                 Some(summary) => {
                     let _ = writeln!(text, "{summary:#?}");
                 }
@@ -284,7 +283,6 @@ fn dump_table(text: &mut String, index: u64, bytes: &PageBytes) {
     }
 }
 
-/// Shows the runs of bits that are set.
 fn runs(text: &mut String, bytes: &PageBytes) {
     let mut bit = 0;
     while bit < BITS_PER_PAGE {
@@ -393,7 +391,6 @@ fn dump_anode(text: &mut String, anode: &Anode) {
     }
 }
 
-/// Returns a value as a person reads it: an access list as what it says.
 fn value_text(name: AttributeName<'_>, value: &[u8]) -> String {
     match Acl::decode(value) {
         Ok(acl) if name.namespace.is_acl() => format!("{acl:?}"),
@@ -414,10 +411,12 @@ fn dump_attributes(text: &mut String, bytes: &PageBytes) {
     for entry in attributes::entries(bytes) {
         let (name, length) = (quoted(&entry.name.full()), entry.value_bytes);
         let _ = match entry.value {
-            ValueAt::Here(value) => {
+            AttributeValueLocation::Here(value) => {
                 writeln!(text, "  {name} {length} bytes {}", value_text(entry.name, value))
             }
-            ValueAt::Pages(first) => writeln!(text, "  {name} {length} bytes from page {first}"),
+            AttributeValueLocation::Pages(first) => {
+                writeln!(text, "  {name} {length} bytes from page {first}")
+            }
         };
     }
 }
@@ -454,7 +453,6 @@ fn dump_quotas(text: &mut String, page: u64, bytes: &PageBytes) {
     }
 }
 
-/// What an LSN page lists: the lower bits of each LSN, by the number of the page in its region.
 fn dump_lsns(text: &mut String, header: &PageHeader, bytes: &PageBytes) {
     let first = (header.owner.index & 0xffff) * u64::from(LSNS_PER_PAGE);
     for slot in 0..LSNS_PER_PAGE {
@@ -491,7 +489,7 @@ fn dump_directory(text: &mut String, header: &PageHeader, bytes: &PageBytes) {
     }
 }
 
-/// Shows bytes in lines of 16, and leaves out lines of zeros.
+/// Prints lines of 16 bytes, without lines of zeros.
 fn hex(text: &mut String, bytes: &[u8]) {
     let mut is_skipping = false;
     for (line, chunk) in (0_usize..).step_by(16).zip(bytes.chunks(16)) {
@@ -512,9 +510,9 @@ fn hex(text: &mut String, bytes: &[u8]) {
 }
 
 fn dump_log(device: &SharedDevice) -> Result<String, InspectError> {
-    let mut opened = Opened::raw(device)?;
+    let mut opened = InspectedPool::raw(device)?;
     let mut text = String::new();
-    let mut lines = |chunk: &check::replay::Chunk| {
+    let mut lines = |chunk: &check::replay::ReplayedChunk| {
         let header = &chunk.header;
         let _ = writeln!(
             text,
@@ -540,25 +538,27 @@ fn dump_log(device: &SharedDevice) -> Result<String, InspectError> {
     })
 }
 
-fn dump_record(text: &mut String, record: Option<&Record<'_>>) {
+fn dump_record(text: &mut String, record: Option<&LogRecord<'_>>) {
     let _ = match record {
         None => writeln!(text, "  a record that can't be so (JR003)"),
-        Some(Record::Update { class, epoch, pages }) => {
+        Some(LogRecord::Update { class, epoch, pages }) => {
             let _ = writeln!(text, "  update class {class} {epoch}");
             for page in pages {
                 dump_update(text, page);
             }
             Ok(())
         }
-        Some(Record::Commit { class, lsn, pages }) => {
+        Some(LogRecord::Commit { class, lsn, pages }) => {
             let _ = writeln!(text, "  commit class {class} stamps {lsn}");
             for (place, crc) in pages {
                 let _ = writeln!(text, "    page {place} checksum {crc:#010x}");
             }
             Ok(())
         }
-        Some(Record::Merge { class, into }) => writeln!(text, "  merge class {class} into {into}"),
-        Some(Record::LogData { class, place, owner, bytes }) => {
+        Some(LogRecord::Merge { class, into }) => {
+            writeln!(text, "  merge class {class} into {into}")
+        }
+        Some(LogRecord::LogData { class, place, owner, bytes }) => {
             writeln!(
                 text,
                 "  inline log data class {class} place {place} {} bytes {owner:?}",

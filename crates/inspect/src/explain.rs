@@ -1,6 +1,6 @@
-//! From a name to the byte on the disk, layer by layer, and back.
+//! Explains the layers between a name and a byte on disk, in both directions.
 //!
-//! A pool that was not closed is explained as the next mount will see it.
+//! A pool that was not closed is shown as after the next mount.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -16,54 +16,51 @@ use format::map::{height_for, page_index};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE};
 use format::placement::Placement;
 use format::pointer::{BlockPointer, CheckKind};
-use format::summary::{Summary, SummaryKind};
+use format::summary::{SegmentSummary, SummaryKind};
 use format::text::{quoted, shown};
 use storage::device::SharedDevice;
 
 use crate::stripe::{Mirrors, members_of};
-use crate::{InspectError, Opened};
+use crate::{InspectError, InspectedPool};
 use check::convert::{index_of, to_u64, to_usize};
-use check::lookup::wanted_page;
 use check::lookup::{
     DEPTH_MAX, FoundBlock, directory_page, each_block, each_data, fileset_name, filesets,
-    find_block, find_data, find_map_page, name_in, read_anode,
+    find_block, find_data, find_map_page, name_in, read_anode, wanted_page,
 };
-use check::reader::{PageWanted, Reader};
+use check::reader::{PageRequest, PoolReader};
 use check::report::json_string;
 
-/// Most blocks that one explanation shows.
+/// Most blocks in one explanation.
 pub const BLOCKS_MAX: u64 = 1000;
-/// Most pages that the search for the owner of a block reads in one container.
+/// Most pages per container in a search for the owner of a block.
 const SEARCH_PAGES_MAX: usize = 1 << 20;
 
 /// One layer between a name and a byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// Which: `superblock`, `fileset`, `dirent`, `anode`, `map`, `block`, `segment` ...
+    /// Kind of layer: `superblock`, `fileset`, `dirent`, `anode`, `map`, `block`, `segment` ...
     pub layer: &'static str,
-    /// What it says.
+    /// Description.
     pub what: String,
-    /// Where it is in the pool.
+    /// Place in the pool.
     pub place: Option<Place>,
-    /// Where it is on the device.
+    /// Byte of the device.
     pub device_offset: Option<u64>,
 }
 
-/// The layers, from the one that was asked about on.
+/// The layers, from the requested one on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// In order.
+    /// Layers in order.
     pub layers: Vec<Layer>,
     mirrors: Mirrors,
 }
 
 impl Explanation {
-    /// Returns one of a pool, without a layer.
-    fn of(opened: &Opened) -> Explanation {
+    fn of(opened: &InspectedPool) -> Explanation {
         Explanation { layers: Vec::new(), mirrors: Mirrors::of(&opened.superblock) }
     }
 
-    /// Adds where each copy lies of what is at `place`, if that is in a mirror.
     fn add_copies(&mut self, geometry: &Geometry, place: Place, fragments: u32) {
         if let Some(copies) = self.mirrors.copies_of(geometry, place, fragments) {
             self.add("copies", None, None, copies);
@@ -88,7 +85,7 @@ impl Explanation {
         self.add_copies(geometry, place, 1);
     }
 
-    /// Returns the explanation for people: a line a layer.
+    /// Returns the explanation as text, one line a layer.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = String::new();
@@ -105,7 +102,7 @@ impl Explanation {
         text
     }
 
-    /// Returns the explanation for programs: a JSON array.
+    /// Returns the explanation as a JSON array.
     #[must_use]
     pub fn to_json(&self) -> String {
         let number = |number: Option<u64>| number.map_or("null".to_owned(), |n| n.to_string());
@@ -129,41 +126,42 @@ impl Explanation {
     }
 }
 
-/// Whose files an explanation is about.
+/// Selects the fileset of a path.
 #[derive(Clone, Copy, Debug)]
-pub enum Whose<'a> {
-    /// The first fileset's.
+pub enum FilesetSelector<'a> {
+    /// The root fileset.
     First,
-    /// Of the fileset of this name.
+    /// The fileset of this name.
     Named(&'a FilesetName),
-    /// Of the fileset with these random bits.
+    /// The fileset with this UUID.
     Uuid([u8; 16]),
 }
 
-impl Whose<'_> {
+impl FilesetSelector<'_> {
     fn is(self, all: &[Fileset], fileset: &Fileset) -> bool {
         let is_live = fileset.state.cursor().is_none();
         match self {
-            Whose::First => fileset.id == ROOT_FILESET,
-            Whose::Named(name) => is_live && fileset_name(all, fileset.slot) == name.to_string(),
-            Whose::Uuid(uuid) => is_live && fileset.uuid == uuid,
+            FilesetSelector::First => fileset.id == ROOT_FILESET,
+            FilesetSelector::Named(name) => {
+                is_live && fileset_name(all, fileset.slot) == name.to_string()
+            }
+            FilesetSelector::Uuid(uuid) => is_live && fileset.uuid == uuid,
         }
     }
 }
 
-/// Explains `path` of a fileset, and the bytes of it in `range`; `None`: all of them. At
-/// most [`BLOCKS_MAX`] blocks are shown.
+/// Explains `path` and its bytes in `range` (all by default), up to [`BLOCKS_MAX`] blocks.
 ///
 /// # Errors
 ///
-/// [`InspectError`]: no pool, or no such name.
+/// [`InspectError`] for no pool or no such name.
 pub fn explain_path(
     device: &SharedDevice,
-    whose: Whose<'_>,
+    whose: FilesetSelector<'_>,
     path: &[u8],
     range: Option<Range<u64>>,
 ) -> Result<Explanation, InspectError> {
-    let opened = Opened::replayed(device)?;
+    let opened = InspectedPool::replayed(device)?;
     let reader = &opened.reader;
     let mut explanation = Explanation::of(&opened);
     explain_superblock(&opened, &mut explanation);
@@ -171,8 +169,10 @@ pub fn explain_path(
     let all = filesets(reader);
     let fileset = all.iter().find(|fileset| whose.is(&all, fileset)).ok_or_else(|| {
         let why = match whose {
-            Whose::Named(name) => format!("there is no fileset {name}"),
-            Whose::First | Whose::Uuid(_) => "its fileset can't be read".to_owned(),
+            FilesetSelector::Named(name) => format!("there is no fileset {name}"),
+            FilesetSelector::First | FilesetSelector::Uuid(_) => {
+                "its fileset can't be read".to_owned()
+            }
         };
         InspectError::not_there(name(), why)
     })?;
@@ -192,7 +192,7 @@ pub fn explain_path(
     Ok(explanation)
 }
 
-fn explain_superblock(opened: &Opened, explanation: &mut Explanation) {
+fn explain_superblock(opened: &InspectedPool, explanation: &mut Explanation) {
     let superblock = &opened.superblock;
     let state = if superblock.is_open { "open, or not closed; log replayed" } else { "closed" };
     let mut what = format!("pool {} sequence {}, {state}", superblock.pool_id, superblock.sequence);
@@ -208,7 +208,7 @@ fn explain_superblock(opened: &Opened, explanation: &mut Explanation) {
 }
 
 fn explain_fileset(
-    reader: &Reader,
+    reader: &PoolReader,
     (all, fileset): (&[Fileset], &Fileset),
     explanation: &mut Explanation,
 ) {
@@ -224,9 +224,8 @@ fn explain_fileset(
     }
 }
 
-/// Adds the anode and returns it.
 fn explain_anode(
-    reader: &Reader,
+    reader: &PoolReader,
     table: &Anode,
     number: AnodeNo,
     explanation: &mut Explanation,
@@ -248,8 +247,7 @@ fn explain_anode(
     Some(anode)
 }
 
-/// Says which disk group new data should come from.
-fn placement_of(reader: &Reader, placement: Placement) -> String {
+fn placement_of(reader: &PoolReader, placement: Placement) -> String {
     let geometry = &reader.geometry;
     let stays = |number: u8| {
         let mut added = geometry.added.iter();
@@ -270,9 +268,9 @@ fn placement_of(reader: &Reader, placement: Placement) -> String {
     }
 }
 
-/// Adds the names of extended attributes: those in the anode, and those in each entry page.
+/// Adds the names of inline attributes, and of the attributes in each entry page.
 fn explain_attributes(
-    reader: &Reader,
+    reader: &PoolReader,
     table: &Anode,
     anode: &Anode,
     place: Place,
@@ -302,9 +300,9 @@ fn explain_attributes(
     }
 }
 
-/// Adds the dirent and returns what it names.
+/// Adds the dirent, and returns its anode number.
 fn explain_name(
-    reader: &Reader,
+    reader: &PoolReader,
     anode: &Anode,
     name: &[u8],
     explanation: &mut Explanation,
@@ -325,7 +323,7 @@ fn explain_name(
 }
 
 fn explain_blocks(
-    reader: &Reader,
+    reader: &PoolReader,
     anode: &Anode,
     range: Option<Range<u64>>,
     explanation: &mut Explanation,
@@ -360,9 +358,9 @@ fn explain_blocks(
     }
 }
 
-/// Adds the map pages on the way to block `index`, where they are not those of the last block.
+/// Adds the map pages on the path to a block, unless shown already.
 fn explain_map(
-    reader: &Reader,
+    reader: &PoolReader,
     anode: &Anode,
     index: u64,
     leaf: &mut Option<u64>,
@@ -387,7 +385,7 @@ fn explain_map(
 }
 
 fn explain_block(
-    reader: &Reader,
+    reader: &PoolReader,
     anode: &Anode,
     found: &FoundBlock,
     explanation: &mut Explanation,
@@ -417,7 +415,7 @@ fn explain_block(
     explain_segment(reader, pointer.place, explanation);
 }
 
-fn explain_segment(reader: &Reader, place: Place, explanation: &mut Explanation) {
+fn explain_segment(reader: &PoolReader, place: Place, explanation: &mut Explanation) {
     let geometry = &reader.geometry;
     if geometry.device_offset(place, 1).is_none() || place.disk_group() != 0 {
         return;
@@ -434,11 +432,11 @@ fn explain_segment(reader: &Reader, place: Place, explanation: &mut Explanation)
     explanation.add("segment", Some(start), geometry.device_offset(start, 1), what);
 }
 
-/// Says which disk group, and which device of a round-robin, a place is of, if there are several.
+/// Returns disk group and round-robin device; empty in a pool with one disk group.
 fn disk_group_of(geometry: &Geometry, place: Place) -> String {
-    match geometry.disk_group_of(place.group()) {
+    match geometry.group_layout().disk_group_of(place.group()) {
         Some(disk_group) if !geometry.added.is_empty() => {
-            let lane = geometry.range_of(place.group()).and_then(|range| range.lane);
+            let lane = geometry.group_layout().range_of(place.group()).and_then(|range| range.lane);
             let lane = lane.map(|lane| format!(", on its device {lane}")).unwrap_or_default();
             format!(" of disk group {disk_group}{lane}")
         }
@@ -446,19 +444,19 @@ fn disk_group_of(geometry: &Geometry, place: Place) -> String {
     }
 }
 
-fn usage_of(reader: &Reader, group: u32, segment: u32) -> Option<SegmentUsage> {
+fn usage_of(reader: &PoolReader, group: u32, segment: u32) -> Option<SegmentUsage> {
     let place = reader.geometry.usage_place(group, segment / USAGES_PER_PAGE);
-    let wanted = PageWanted { place, kind: PageKind::SegmentUsage, owner: None };
+    let wanted = PageRequest { place, kind: PageKind::SegmentUsage, owner: None };
     SegmentUsage::of(&*reader.read_page(&wanted).ok()?, segment)
 }
 
-/// Explains what byte `offset` of the device belongs to.
+/// Explains the owner of byte `offset` of the device.
 ///
 /// # Errors
 ///
-/// [`InspectError`]: no pool, or past its end.
+/// [`InspectError`] for no pool, or a byte past its end.
 pub fn explain_offset(device: &SharedDevice, offset: u64) -> Result<Explanation, InspectError> {
-    let opened = Opened::replayed(device)?;
+    let opened = InspectedPool::replayed(device)?;
     let geometry = &opened.reader.geometry;
     let mut explanation = Explanation::of(&opened);
     if offset >= opened.reader.device_bytes() {
@@ -474,7 +472,6 @@ pub fn explain_offset(device: &SharedDevice, offset: u64) -> Result<Explanation,
     Ok(explanation)
 }
 
-/// Says which of the fixed regions holds byte `offset`.
 fn region_of(geometry: &Geometry, offset: u64, size_bytes: u64) -> (&'static str, String) {
     if (HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + to_u64(PAGE_BYTES)).contains(&offset) {
         return ("heartbeat", format!("byte {} of its page", offset - HEARTBEAT_OFFSET));
@@ -513,7 +510,7 @@ fn region_of(geometry: &Geometry, offset: u64, size_bytes: u64) -> (&'static str
     ("unused", "between the regions of the pool".to_owned())
 }
 
-fn explain_place(opened: &Opened, place: Place, offset: u64, explanation: &mut Explanation) {
+fn explain_place(opened: &InspectedPool, place: Place, offset: u64, explanation: &mut Explanation) {
     let reader = &opened.reader;
     let geometry = &reader.geometry;
     let of = disk_group_of(geometry, place);
@@ -537,7 +534,6 @@ fn explain_place(opened: &Opened, place: Place, offset: u64, explanation: &mut E
     }
 }
 
-/// Says which page of the front of its group `place` is.
 fn front_page(geometry: &Geometry, place: Place) -> String {
     let page = place.fragment() / geometry.page_fragments();
     let maps = geometry.map_pages();
@@ -553,9 +549,8 @@ fn front_page(geometry: &Geometry, place: Place) -> String {
     }
 }
 
-/// Explains the page in which `place` lies, if that is one; a page may begin up to three fragments
-/// before.
-fn explain_page(reader: &Reader, place: Place, explanation: &mut Explanation) -> bool {
+/// Explains the page that contains `place`: it may begin up to three fragments earlier.
+fn explain_page(reader: &PoolReader, place: Place, explanation: &mut Explanation) -> bool {
     for back in 0..reader.geometry.page_fragments() {
         let Some(fragment) = place.fragment().checked_sub(back) else { break };
         let start = Place::new(place.disk_group(), place.group(), fragment);
@@ -575,9 +570,9 @@ fn explain_page(reader: &Reader, place: Place, explanation: &mut Explanation) ->
     false
 }
 
-/// Adds whose something is: the fileset, the anode and, where it can be found, the path.
+/// Adds the fileset and anode of an owner and, if found, the anode's path.
 fn explain_owner(
-    reader: &Reader,
+    reader: &PoolReader,
     fileset: FilesetId,
     number: AnodeNo,
     explanation: &mut Explanation,
@@ -602,8 +597,8 @@ fn explain_owner(
     }
 }
 
-/// Returns the path of `anode`, by the parents that anodes name.
-fn path_by_parents(reader: &Reader, table: &Anode, anode: &Anode) -> Option<String> {
+/// Returns the path of `anode`, built from parent numbers.
+fn path_by_parents(reader: &PoolReader, table: &Anode, anode: &Anode) -> Option<String> {
     let mut parts = Vec::new();
     let mut anode = anode.clone();
     while anode.number != ROOT_ANODE {
@@ -618,12 +613,11 @@ fn path_by_parents(reader: &Reader, table: &Anode, anode: &Anode) -> Option<Stri
     Some(format!("/{}", parts.join("/")))
 }
 
-/// An anode, and a block of it.
-pub type Owner = (Anode, FoundBlock);
+/// An anode and one of its blocks.
+pub type AnodeBlock = (Anode, FoundBlock);
 
-/// Looks for the owner of `place` in the summaries of its segment; believes one only if the map
-/// says the same.
-pub fn owner_by_summary(opened: &Opened, place: Place) -> Option<Owner> {
+/// Finds the owner of a block in the summaries of its segment, if the map confirms it.
+pub fn owner_by_summary(opened: &InspectedPool, place: Place) -> Option<AnodeBlock> {
     let reader = &opened.reader;
     let geometry = &reader.geometry;
     let segment = geometry.segment_place(place.group(), geometry.segment_of(place));
@@ -636,7 +630,9 @@ pub fn owner_by_summary(opened: &Opened, place: Place) -> Option<Owner> {
         let Some(page): Option<&PageBytes> = page else { break };
         let secret = &opened.superblock.secret;
         let at = segment.advance(offset);
-        let Some(summary) = Summary::decode(page, reader.pool_id, secret, at) else { continue };
+        let Some(summary) = SegmentSummary::decode(page, reader.pool_id, secret, at) else {
+            continue;
+        };
         for entry in summary.entries.iter().filter(|entry| entry.kind == SummaryKind::Block) {
             let end = entry.offset.saturating_add(entry.fragments);
             if !(entry.offset..end).contains(&wanted) {
@@ -668,8 +664,8 @@ fn holds(pointer: &BlockPointer, place: Place) -> bool {
         && place.fragment().checked_sub(first.fragment()).is_some_and(|at| at < pointer.fragments)
 }
 
-/// Looks for the owner of `place` in every map of the pool: as slow as a check without data.
-fn owner_by_search(reader: &Reader, place: Place) -> Option<Owner> {
+/// Finds the owner of a block in the maps of all files: as slow as a check without data.
+fn owner_by_search(reader: &PoolReader, place: Place) -> Option<AnodeBlock> {
     let mut found = None;
     for fileset in filesets(reader) {
         let table = fileset.table_anode();
@@ -689,7 +685,7 @@ fn owner_by_search(reader: &Reader, place: Place) -> Option<Owner> {
     found
 }
 
-/// Returns the anodes in page `index` of an anode table: those that can be read.
+/// Returns the readable anodes of page `index` of an anode table.
 fn anodes_of(page: &PageBytes, fileset: FilesetId, index: u64) -> Vec<Anode> {
     let slots = 0..SLOTS_PER_PAGE;
     slots
@@ -701,7 +697,7 @@ fn anodes_of(page: &PageBytes, fileset: FilesetId, index: u64) -> Vec<Anode> {
         .collect()
 }
 
-fn block_that_holds(reader: &Reader, anode: &Anode, place: Place) -> Option<Owner> {
+fn block_that_holds(reader: &PoolReader, anode: &Anode, place: Place) -> Option<AnodeBlock> {
     let mut owner = None;
     each_data(reader, anode, SEARCH_PAGES_MAX, &mut |found| {
         if holds(&found.pointer, place) {

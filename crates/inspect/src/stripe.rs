@@ -1,5 +1,4 @@
-//! Where a place of a disk group of several devices lies: in stripes member, row, unit, parity, and
-//! the other copy; in a mirror each copy.
+//! Members behind a place: units and parity, or copies.
 
 use format::geometry::Geometry;
 use format::ids::Place;
@@ -7,15 +6,17 @@ use format::members::{Layout, MemberState};
 use format::superblock::Superblock;
 use format::text::shown;
 
-/// Says on which members what lies at `place` is: of blocks each unit and its parity, of a page
-/// both copies. Nothing where it lies in no stripes.
+/// Describes the units and parity of blocks, or both copies of a page. Empty without stripes.
 pub(crate) fn members_of(
     geometry: &Geometry,
     place: Place,
     fragments: u32,
     is_page: bool,
 ) -> Vec<String> {
-    let lay = geometry.disk_group_of(place.group()).and_then(|number| geometry.lay_of(number));
+    let lay = geometry
+        .group_layout()
+        .disk_group_of(place.group())
+        .and_then(|number| geometry.lay_of(number));
     let (Some(lay), Some(start)) = (lay, geometry.device_offset(place, fragments)) else {
         return Vec::new();
     };
@@ -48,23 +49,23 @@ pub(crate) fn members_of(
     lines
 }
 
-/// Returns the byte of the members of a disk group that byte `start` of the pool, which is at
-/// `place`, is; in stripes that of the disk group.
+/// Returns the byte on each member, or in the space of the stripes, for pool byte `start`.
 fn on_members(geometry: &Geometry, place: Place, start: u64) -> u64 {
-    // Bytes are counted from where its allocation groups begin; those of fixed regions stay.
-    let range = geometry.range_of(place.group()).map(|range| (range.first, range.offset));
-    let is_main = geometry.main_numbers().contains(&place.group());
+    // Relative to the first allocation group. Bytes of fixed regions are unchanged.
+    let range =
+        geometry.group_layout().range_of(place.group()).map(|range| (range.first, range.offset));
+    let is_main = geometry.group_layout().main_numbers().contains(&place.group());
     let main = (geometry.main_first, geometry.groups_offset);
     let own = range.or_else(|| is_main.then_some(main));
     own.map_or(start, |(first, offset)| start - geometry.group_offset(first) + offset)
 }
 
-/// The disk groups of a pool whose devices hold the same.
+/// The mirrors of a pool, with descriptions of their devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mirrors(Vec<(u8, Vec<String>)>);
 
 impl Mirrors {
-    /// Returns those that the label lists, with the devices of each.
+    /// Returns the mirrors in the label.
     pub(crate) fn of(label: &Superblock) -> Mirrors {
         let added = label.added.iter().map(|group| (group.number, group.layout, &group.slots));
         let main = (label.geometry.main, label.layout, &label.slots);
@@ -84,14 +85,14 @@ impl Mirrors {
         Mirrors(named.collect())
     }
 
-    /// Says where each copy lies of what is at `place`. Nothing where that is in no mirror.
+    /// Describes each copy at `place`, if a mirror has it.
     pub(crate) fn copies_of(
         &self,
         geometry: &Geometry,
         place: Place,
         fragments: u32,
     ) -> Option<String> {
-        let number = geometry.disk_group_of(place.group())?;
+        let number = geometry.group_layout().disk_group_of(place.group())?;
         let (_, devices) = self.0.iter().find(|(own, _)| *own == number)?;
         let start = geometry.device_offset(place, fragments)?;
         let byte = on_members(geometry, place, start);

@@ -1,10 +1,10 @@
-//! The disks of the papers, as models.
+//! Models of the disks in the papers.
 
 use storage::device::sim::DiskModel;
 
-/// The IBM 0661 of RAID-II (Shirriff 1995, table 6-1): 4316 turns a minute, 12 ms for an average
-/// seek, 1.679 MB/s at most, of which its string leaves 1.6 (section 6.1.1). Its writes go to the
-/// medium; its turns and seeks make the 20 ms of table 6-2.
+/// The IBM 0661 of RAID-II (Shirriff 1995, table 6-1): 4316 rpm, 12 ms average seek, 1.679 MB/s
+/// peak, of which its string leaves 1.6 (section 6.1.1). No write cache. Rotation and seek yield
+/// the 20 ms of table 6-2.
 pub(crate) const fn ibm_0661() -> DiskModel {
     DiskModel {
         name: "IBM 0661",
@@ -20,8 +20,7 @@ pub(crate) const fn ibm_0661() -> DiskModel {
     }
 }
 
-/// A disk of the QFS paper (table 3): 36 MB/s; seeks, turns and commands as data sheets of 10,000
-/// turns a minute have them.
+/// A disk of the QFS paper (table 3): 36 MB/s. Other figures from data sheets of 10,000 rpm disks.
 pub(crate) const fn of_qfs() -> DiskModel {
     DiskModel {
         name: "36 MB/s, 10,000 turns a minute",

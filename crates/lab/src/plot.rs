@@ -1,36 +1,35 @@
-//! A report as a picture: a chart for each grid, both axes logarithmic.
+//! Plots a report: a chart per grid, with logarithmic axes.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::report::{Grid, Report, size_of};
+use crate::report::{Grid, LabReport, size_of};
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+type LabDrawingArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type LabDrawingResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 const CHART_WIDTH: u32 = 480;
 const CHART_HEIGHT: u32 = 340;
-/// Charts beside one another.
 const COLUMNS: usize = 2;
 const FONT: &str = "sans-serif";
-/// Colours that are told apart also by those who see fewer (Okabe and Ito, 2008).
+/// Colours for the colour-blind (Okabe and Ito, 2008).
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
-/// Labels of an axis of rates: more of them lie on one another.
+/// Labels on a rate axis, few enough not to overlap.
 const RATE_LABELS: usize = 6;
 
-/// Returns the picture of a report as SVG.
+/// Returns a plot of the report as SVG.
 ///
 /// # Errors
 ///
-/// What the drawing library says.
-pub fn svg_of(report: &Report) -> Result<String, String> {
+/// The drawing library's error.
+pub fn svg_of(report: &LabReport) -> Result<String, String> {
     let mut text = String::new();
     draw(report, &mut text).map_err(|error| error.to_string())?;
     Ok(text)
 }
 
-fn draw(report: &Report, text: &mut String) -> Drawn {
+fn draw(report: &LabReport, text: &mut String) -> LabDrawingResult {
     let columns = COLUMNS.min(report.grids.len()).max(1);
     let rows = report.grids.len().div_ceil(columns).max(1);
     let wide = |count: usize| u32::try_from(count).unwrap_or(1);
@@ -43,7 +42,7 @@ fn draw(report: &Report, text: &mut String) -> Drawn {
     root.present()
 }
 
-fn chart(area: &Area<'_>, grid: &Grid) -> Drawn {
+fn chart(area: &LabDrawingArea<'_>, grid: &Grid) -> LabDrawingResult {
     let all = || grid.series.iter().flat_map(|series| &series.centimegabytes_per_second);
     let bounds = |numbers: Vec<f64>| {
         let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
@@ -95,7 +94,7 @@ fn chart(area: &Area<'_>, grid: &Grid) -> Drawn {
         .draw()
 }
 
-/// Returns a rate as an axis has it: powers of ten as they are, and others with what they need.
+/// Formats an axis label without trailing zeros.
 fn rate_of(rate: f64) -> String {
     let text = format!("{rate:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,25 +1,24 @@
-//! QFS, table 3: two streams on two disks, each with a disk to itself or both striped over both
-//! (*Understanding Local File System Functionality*, "QFS Volume Management").
+//! QFS, table 3: two streams on two disks, segregated or striped (*Understanding Local File System
+//! Functionality*, "QFS Volume Management").
 
 use runtime::prng::Prng;
 use storage::device::sim::Image;
-use storage::device::{AlignedBuffer, Operation, Purpose};
+use storage::device::{AlignedBuffer, DeviceOperation, IoPurpose};
 
 use crate::LabError;
 use crate::disks::of_qfs;
-use crate::load::Rate;
-use crate::report::{Beside, Grid, Report, Series, hundredths, to_u64, to_usize};
+use crate::load::LoadRate;
+use crate::report::{Grid, LabReport, PaperComparison, Series, hundredths, to_u64, to_usize};
 use crate::rig::Rig;
 
 const DISKS: usize = 2;
 const DISK_BYTES: u64 = 8 << 30;
-/// Each stream reads so much.
 const STREAM_BYTES: u64 = 32 << 20;
-/// Stripe unit: the paper does not say it. A longer request reads its units one after the other.
+/// Stripe unit, not given in the paper. A longer request reads its units one after the other.
 const UNIT_BYTES: u64 = 32 << 10;
-/// How far the two files lie from one another on a disk that holds parts of both.
+/// Distance between the two files on a shared disk.
 const FILES_APART: u64 = DISK_BYTES / 16;
-/// KB of a request; MB/s segregated and interleaved, as the paper has them, in hundredths.
+/// KiB per request, and the paper's rates, segregated and interleaved, in hundredths of MB/s.
 const PAPER: [(u64, u64, u64); 6] = [
     (8, 3700, 320),
     (32, 6670, 340),
@@ -29,31 +28,30 @@ const PAPER: [(u64, u64, u64); 6] = [
     (1024, 7140, 1430),
 ];
 
-/// Where a stream's data lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Placement {
-    /// On a disk that no other stream uses: a round-robin group.
+enum StreamPlacement {
+    /// One disk per stream: a round-robin group.
     Segregated,
-    /// Request by request on one disk and the other: a striped group.
+    /// Alternating between the disks: a striped group.
     Interleaved,
 }
 
-/// Does the lab of QFS.
+/// Runs the QFS lab.
 ///
 /// # Errors
 ///
 /// [`LabError`].
-pub fn qfs() -> Result<Report, LabError> {
+pub fn qfs() -> Result<LabReport, LabError> {
     let mut series = [Vec::new(), Vec::new()];
     let mut beside = Vec::new();
     for (kilobytes, segregated, interleaved) in PAPER {
-        let placements = [Placement::Segregated, Placement::Interleaved];
+        let placements = [StreamPlacement::Segregated, StreamPlacement::Interleaved];
         let mut rates = [0; 2];
         for (at, placement) in placements.into_iter().enumerate() {
             rates[at] = rate_of(placement, kilobytes << 10)?;
             series[at].push(rates[at]);
         }
-        beside.push(Beside {
+        beside.push(PaperComparison {
             what: format!("{kilobytes} KB, segregated / interleaved"),
             paper: ratio(segregated, interleaved),
             ours: ratio(rates[0], rates[1]),
@@ -68,7 +66,7 @@ pub fn qfs() -> Result<Report, LabError> {
     let [segregated, interleaved] = series;
     let column =
         |name: &str, rates| Series { name: name.to_owned(), centimegabytes_per_second: rates };
-    Ok(Report {
+    Ok(LabReport {
         lab: "qfs".to_owned(),
         title: "Two streams on two disks: QFS, table 3".to_owned(),
         setting: vec![
@@ -95,37 +93,37 @@ fn ratio(segregated: u64, interleaved: u64) -> String {
     format!("{} / {} = {by}", hundredths(segregated), hundredths(interleaved))
 }
 
-fn rate_of(placement: Placement, request_bytes: u64) -> Result<u64, LabError> {
+fn rate_of(placement: StreamPlacement, request_bytes: u64) -> Result<u64, LabError> {
     let rig = Rig::new(of_qfs(), &[const { DISK_BYTES }; DISKS].map(Image::blank));
     let requests = STREAM_BYTES / request_bytes;
     let took_ns = rig.run(DISKS, &|stream, _: &mut Prng| {
         let start = to_u64(stream) * FILES_APART;
         let bytes = match placement {
-            Placement::Segregated => request_bytes,
-            Placement::Interleaved => request_bytes.min(UNIT_BYTES),
+            StreamPlacement::Segregated => request_bytes,
+            StreamPlacement::Interleaved => request_bytes.min(UNIT_BYTES),
         };
         (0..STREAM_BYTES / bytes).try_for_each(|nth| {
             let (disk, at) = match placement {
-                Placement::Segregated => (stream, nth * bytes),
-                Placement::Interleaved => {
+                StreamPlacement::Segregated => (stream, nth * bytes),
+                StreamPlacement::Interleaved => {
                     (to_usize(nth % to_u64(DISKS)), nth / to_u64(DISKS) * bytes)
                 }
             };
             let buffer = AlignedBuffer::for_reading(to_usize(bytes));
-            let read = Operation::Read { offset: start + at, buffer };
-            rig.disks[disk].submit(Purpose::Data, read).wait()?;
+            let read = DeviceOperation::Read { offset: start + at, buffer };
+            rig.disks[disk].submit(IoPurpose::Data, read).wait()?;
             Ok(())
         })
     })?;
     let requests = requests * to_u64(DISKS);
-    Ok(Rate::new(requests, requests * request_bytes, took_ns).centimegabytes())
+    Ok(LoadRate::new(requests, requests * request_bytes, took_ns).centimegabytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Goal: LA1, and the paper's finding: segregated streams are 5 to 20 times as fast.
+    /// Goal: LA1, and the paper's finding that segregated streams are 5 to 20 times as fast.
     #[test]
     fn segregated_streams_are_several_times_as_fast() {
         let report = qfs().expect("nothing fails");

@@ -1,30 +1,30 @@
-//! What came out of a lab.
+//! The report of a lab.
 
 use serde::Serialize;
 
-/// What came out of a lab.
+/// The report of a lab.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
-    /// Name of the lab, as its command has it.
+pub struct LabReport {
+    /// Lab name, as on the command line.
     pub lab: String,
-    /// What was measured, and of which paper.
+    /// Subject and paper.
     pub title: String,
-    /// The setting: disks, sizes, and what costs nothing.
+    /// Disks, sizes, and costs left out.
     pub setting: Vec<String>,
-    /// What was measured.
+    /// Measurements.
     pub grids: Vec<Grid>,
-    /// The paper's figures beside ours.
-    pub beside: Vec<Beside>,
-    /// What is held against a goal.
+    /// Comparison with the paper's figures.
+    pub beside: Vec<PaperComparison>,
+    /// Comparison with goals.
     pub goals: Vec<Goal>,
 }
 
-/// Rates by size of request.
+/// Rates by request size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Grid {
-    /// What these are, and which figures of the paper.
+    /// Subject, and the paper's figures.
     pub title: String,
-    /// Bytes of a request, a row each.
+    /// Request sizes, one per row.
     pub request_bytes: Vec<u64>,
     /// Columns.
     pub series: Vec<Series>,
@@ -33,50 +33,50 @@ pub struct Grid {
 /// A column of a [`Grid`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Series {
-    /// Its heading.
+    /// Heading.
     pub name: String,
-    /// For each size: hundredths of a megabyte (10^6 bytes) a second.
+    /// Hundredths of a megabyte (10^6 bytes) a second, by row.
     pub centimegabytes_per_second: Vec<u64>,
 }
 
-/// A figure of the paper beside ours.
+/// A figure of the paper and its counterpart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Beside {
-    /// What, and where in the paper.
+pub struct PaperComparison {
+    /// Subject, and its place in the paper.
     pub what: String,
-    /// The paper's, with its unit.
+    /// The paper's figure, with its unit.
     pub paper: String,
-    /// Ours.
+    /// The lab's figure.
     pub ours: String,
-    /// Why they differ; empty: they do not, by more than a quarter.
+    /// Reason for a difference. Empty if the difference is below a quarter.
     pub why: String,
 }
 
-/// A ratio that is held against a goal.
+/// A ratio with a goal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Goal {
-    /// What is divided by what.
+    /// Dividend and divisor.
     pub what: String,
-    /// Hundredths.
+    /// Ratio in hundredths.
     pub ratio: u64,
-    /// Hundredths: at least this.
+    /// Minimum in hundredths.
     pub at_least: u64,
 }
 
 impl Goal {
-    /// Whether it is reached.
+    /// Whether the goal is met.
     #[must_use]
     pub fn is_reached(&self) -> bool {
         self.ratio >= self.at_least
     }
 }
 
-/// Returns hundredths as people read them.
+/// Formats hundredths as a decimal fraction.
 pub(crate) fn hundredths(number: u64) -> String {
     format!("{}.{:02}", number / 100, number % 100)
 }
 
-/// Returns bytes as sizes of requests are written.
+/// Formats a request size.
 pub(crate) fn size_of(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),

@@ -1,70 +1,82 @@
-//! Sawmill, chapter 6: raw disks, a striped RAID that updates in place, and Holdfast in RAID-5 on
-//! the same disks (Shirriff 1995, figures 6-4 to 6-9, tables 6-4 and 6-6).
+//! Sawmill, chapter 6: raw disks, a striped RAID with updates in place, and Holdfast as RAID-5, all
+//! on the same disks (Shirriff 1995, figures 6-4 to 6-9, tables 6-4 and 6-6).
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use format::members::Layout;
 use runtime::clock::ManualClock;
 use runtime::sync::Mutex;
 use storage::device::SharedDevice;
 use storage::device::sim::{DiskModel, Image, SimDevice, SimOptions};
-use storage::volume::Opening;
+use storage::volume::VolumeDevices;
 
 use crate::LabError;
 use crate::disks::ibm_0661;
-use crate::load::{Direction, Load, Rate};
-use crate::report::{Beside, Goal, Grid, Report, Series, hundredths, to_u64, to_usize};
+use crate::load::{Direction, LoadRate, RandomLoad};
+use crate::report::{Goal, Grid, LabReport, PaperComparison, Series, hundredths, to_u64, to_usize};
 use crate::rig::Rig;
-use crate::target::{PoolFile, RawDisks, StripedRaid, Target};
+use crate::target::{LoadTarget, PoolFile, RawDisks, StripedRaid};
 
-/// Disks of the paper's measurements.
 const DISKS: usize = 16;
-/// The stripe unit, as a binary logarithm: 64 KB.
+/// A stripe unit of 64 KB (2^16).
 const LAYOUT: Layout = Layout::Raid5 { unit_shift: 16 };
-/// Of a member, and so of every disk: seeks go over all of it, as the paper's do.
+/// Size of each disk. Seeks cover all of it, as in the paper.
 const DISK_BYTES: u64 = 32 << 20;
 const NAME: &[u8] = b"large";
-/// The engine's cache: too small to hold what is read.
+/// Engine cache, too small to hold the file.
 const CACHE_BYTES: usize = 4 << 20;
-/// The file of table 6-6, and what it is written and read by.
+/// File of table 6-6, and its request size.
 const FILE_BYTES: u64 = 5 << 20;
 const PIECE_BYTES: u64 = 1 << 20;
-/// Below this a request is too short to be a share of a large transfer.
 const LARGE_BYTES: u64 = 4 << 20;
 const SMALL_BYTES: u64 = 4 << 10;
-/// A whole stripe without its parity: 15 units.
+/// A stripe without parity: 15 units.
 const STRIPE_BYTES: u64 = 960 << 10;
 
 const NO_PROCESSOR: &str =
     "The paper's processor, a Sun-4, is the limit there; here a processor costs nothing.";
-/// Table 6-4: who, which way, whether by several streams, requests a second, and why ours are not
-/// so many.
-const OPERATIONS: [(&str, Who, Direction, bool, u64, &str); 12] = [
-    ("1 disk, reads", Who::Raw, Direction::Read, false, 50, ""),
-    ("1 disk, writes", Who::Raw, Direction::Write, false, 45, ""),
-    ("16 disks, reads", Who::Raw, Direction::Read, true, 710, ""),
-    ("16 disks, writes", Who::Raw, Direction::Write, true, 670, ""),
-    ("RAID, 1 stream, reads", Who::Raid, Direction::Read, false, 55, ""),
-    ("RAID, 1 stream, writes", Who::Raid, Direction::Write, false, 25, ""),
-    ("RAID, 8 streams, reads", Who::Raid, Direction::Read, true, 300, ""),
-    ("RAID, 8 streams, writes", Who::Raid, Direction::Write, true, 100, ""),
-    ("Sawmill, 1 stream, reads", Who::Holdfast, Direction::Read, false, 45, ""),
-    ("Sawmill, 1 stream, writes", Who::Holdfast, Direction::Write, false, 345, NO_PROCESSOR),
-    ("Sawmill, 4 streams, reads", Who::Holdfast, Direction::Read, true, 95, NO_PROCESSOR),
-    ("Sawmill, 4 streams, writes", Who::Holdfast, Direction::Write, true, 345, NO_PROCESSOR),
+/// Table 6-4: name, target, direction, whether several streams, requests a second, and reason for a
+/// difference.
+const OPERATIONS: [(&str, SawmillTarget, Direction, bool, u64, &str); 12] = [
+    ("1 disk, reads", SawmillTarget::Raw, Direction::Read, false, 50, ""),
+    ("1 disk, writes", SawmillTarget::Raw, Direction::Write, false, 45, ""),
+    ("16 disks, reads", SawmillTarget::Raw, Direction::Read, true, 710, ""),
+    ("16 disks, writes", SawmillTarget::Raw, Direction::Write, true, 670, ""),
+    ("RAID, 1 stream, reads", SawmillTarget::Raid, Direction::Read, false, 55, ""),
+    ("RAID, 1 stream, writes", SawmillTarget::Raid, Direction::Write, false, 25, ""),
+    ("RAID, 8 streams, reads", SawmillTarget::Raid, Direction::Read, true, 300, ""),
+    ("RAID, 8 streams, writes", SawmillTarget::Raid, Direction::Write, true, 100, ""),
+    ("Sawmill, 1 stream, reads", SawmillTarget::Holdfast, Direction::Read, false, 45, ""),
+    (
+        "Sawmill, 1 stream, writes",
+        SawmillTarget::Holdfast,
+        Direction::Write,
+        false,
+        345,
+        NO_PROCESSOR,
+    ),
+    ("Sawmill, 4 streams, reads", SawmillTarget::Holdfast, Direction::Read, true, 95, NO_PROCESSOR),
+    (
+        "Sawmill, 4 streams, writes",
+        SawmillTarget::Holdfast,
+        Direction::Write,
+        true,
+        345,
+        NO_PROCESSOR,
+    ),
 ];
 const SMALL_REQUESTS: &str = "Those file systems make small requests of one disk, one at a time.";
 const ONE: bool = false;
 const SEVERAL: bool = true;
-/// What the text says of a figure: what, who, which way and by how many streams, size of request,
-/// hundredths of a megabyte a second, and why ours are others.
-type Said = (&'static str, Who, (Direction, bool), u64, u64, &'static str);
-const RATES: [Said; 8] = [
+/// A figure from the text: name, target, direction and whether several streams, request size,
+/// hundredths of MB/s, and reason for a difference.
+type PaperFigure = (&'static str, SawmillTarget, (Direction, bool), u64, u64, &'static str);
+const RATES: [PaperFigure; 8] = [
     (
         "large reads of the raw disks (figure 6-7)",
-        Who::Raw,
+        SawmillTarget::Raw,
         (Direction::Read, ONE),
         LARGE_BYTES,
         2_450,
@@ -72,7 +84,7 @@ const RATES: [Said; 8] = [
     ),
     (
         "large writes of the raw disks (figure 6-7)",
-        Who::Raw,
+        SawmillTarget::Raw,
         (Direction::Write, ONE),
         LARGE_BYTES,
         1_950,
@@ -80,7 +92,7 @@ const RATES: [Said; 8] = [
     ),
     (
         "reads at random, one stream: the paper's peak (figure 6-6), here of 4 MB",
-        Who::Holdfast,
+        SawmillTarget::Holdfast,
         (Direction::Read, ONE),
         LARGE_BYTES,
         1_840,
@@ -88,7 +100,7 @@ const RATES: [Said; 8] = [
     ),
     (
         "reads in sequence, one stream (figure 6-7), here at random of 4 MB",
-        Who::Holdfast,
+        SawmillTarget::Holdfast,
         (Direction::Read, ONE),
         LARGE_BYTES,
         2_100,
@@ -96,7 +108,7 @@ const RATES: [Said; 8] = [
     ),
     (
         "large writes, one stream (figures 6-6, 6-7)",
-        Who::Holdfast,
+        SawmillTarget::Holdfast,
         (Direction::Write, ONE),
         LARGE_BYTES,
         1_500,
@@ -105,7 +117,7 @@ const RATES: [Said; 8] = [
     ),
     (
         "writes of 16 KB in place, RAID, 8 streams (figure 6-9)",
-        Who::Raid,
+        SawmillTarget::Raid,
         (Direction::Write, SEVERAL),
         16 << 10,
         110,
@@ -113,7 +125,7 @@ const RATES: [Said; 8] = [
     ),
     (
         "writes of 64 KB in place, RAID, 8 streams (figure 6-9)",
-        Who::Raid,
+        SawmillTarget::Raid,
         (Direction::Write, SEVERAL),
         64 << 10,
         200,
@@ -121,7 +133,7 @@ const RATES: [Said; 8] = [
     ),
     (
         "writes of 16 KB, several streams (figure 6-9)",
-        Who::Holdfast,
+        SawmillTarget::Holdfast,
         (Direction::Write, SEVERAL),
         16 << 10,
         410,
@@ -129,20 +141,20 @@ const RATES: [Said; 8] = [
     ),
 ];
 
-/// How much is measured.
+/// Extent of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
-    /// Three sizes of request on the paper's disks: seconds.
+pub enum SawmillSize {
+    /// Three request sizes on the paper's disks. Takes seconds.
     Small,
-    /// All.
+    /// All request sizes and disk models.
     Full,
 }
 
-impl Size {
+impl SawmillSize {
     fn request_bytes(self) -> &'static [u64] {
         match self {
-            Size::Small => &[SMALL_BYTES, STRIPE_BYTES, LARGE_BYTES],
-            Size::Full => &[
+            SawmillSize::Small => &[SMALL_BYTES, STRIPE_BYTES, LARGE_BYTES],
+            SawmillSize::Full => &[
                 512,
                 SMALL_BYTES,
                 16 << 10,
@@ -157,73 +169,71 @@ impl Size {
 
     fn models(self) -> Vec<DiskModel> {
         match self {
-            Size::Small => vec![ibm_0661()],
-            Size::Full => vec![ibm_0661(), DiskModel::hdd(), DiskModel::ssd()],
+            SawmillSize::Small => vec![ibm_0661()],
+            SawmillSize::Full => vec![ibm_0661(), DiskModel::hdd(), DiskModel::ssd()],
         }
     }
 
-    /// Bytes of the file whose parts are read and written.
     fn file_bytes(self) -> u64 {
         match self {
-            Size::Small => 96 << 20,
-            Size::Full => 288 << 20,
+            SawmillSize::Small => 96 << 20,
+            SawmillSize::Full => 288 << 20,
         }
     }
 
-    /// Requests of a load: many where they are small, and no more bytes than a part of the file.
+    /// Number of requests: many small ones, but a quarter of the file at most.
     fn requests(self, request_bytes: u64, direction: Direction) -> u64 {
         let most = match (self, direction) {
-            (Size::Small, Direction::Read) => 128,
-            (Size::Full, Direction::Read) => 400,
-            (Size::Small, Direction::Write) => 1_000,
-            (Size::Full, Direction::Write) => 4_000,
+            (SawmillSize::Small, Direction::Read) => 128,
+            (SawmillSize::Full, Direction::Read) => 400,
+            (SawmillSize::Small, Direction::Write) => 1_000,
+            (SawmillSize::Full, Direction::Write) => 4_000,
         };
         (self.file_bytes() / 4 / request_bytes).clamp(16, most)
     }
 }
 
-/// Who serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum SawmillTarget {
     Raw,
     Raid,
     Holdfast,
 }
 
-impl Who {
+impl SawmillTarget {
     fn name(self) -> &'static str {
         match self {
-            Who::Raw => "raw disks",
-            Who::Raid => "RAID-5",
-            Who::Holdfast => "Holdfast",
+            SawmillTarget::Raw => "raw disks",
+            SawmillTarget::Raid => "RAID-5",
+            SawmillTarget::Holdfast => "Holdfast",
         }
     }
 
-    /// Streams of the measurements with several: as many as the paper had for these.
+    /// Streams in measurements with several, as in the paper.
     fn streams(self, request_bytes: u64) -> usize {
         match self {
-            Who::Raw => DISKS,
-            Who::Raid if request_bytes <= 64 << 10 => 8,
-            Who::Raid if request_bytes <= 256 << 10 => 4,
-            Who::Raid => 2,
-            Who::Holdfast => 4,
+            SawmillTarget::Raw => DISKS,
+            SawmillTarget::Raid if request_bytes <= 64 << 10 => 8,
+            SawmillTarget::Raid if request_bytes <= 256 << 10 => 4,
+            SawmillTarget::Raid => 2,
+            SawmillTarget::Holdfast => 4,
         }
     }
 }
 
-/// Does the lab of Sawmill.
+/// Runs the Sawmill lab.
 ///
 /// # Errors
 ///
 /// [`LabError`].
-pub fn sawmill(size: Size, told: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+pub fn sawmill(size: SawmillSize, told: &mut dyn FnMut(&str)) -> Result<LabReport, LabError> {
     told("a pool is filled");
     let filled = filled_pool(size)?;
     let mut grids = Vec::new();
     let (mut beside, mut goals) = (Vec::new(), Vec::new());
     for model in size.models() {
         let is_papers = grids.is_empty();
-        let measured = Measured::new(size, model, &filled, told)?;
+        let measured = SawmillRates::new(size, model, &filled, told)?;
         if is_papers {
             beside.extend(measured.beside_the_paper());
             beside.extend(traditional(model)?);
@@ -231,7 +241,7 @@ pub fn sawmill(size: Size, told: &mut dyn FnMut(&str)) -> Result<Report, LabErro
         }
         grids.extend(measured.grids());
     }
-    Ok(Report {
+    Ok(LabReport {
         lab: "sawmill".to_owned(),
         title: "Raw disks, RAID-5 in place and Holdfast: Sawmill, figures 6-4 to 6-9".to_owned(),
         setting: vec![
@@ -259,19 +269,18 @@ fn shared(disks: &[Arc<SimDevice>]) -> Vec<SharedDevice> {
     disks.iter().map(|disk| -> SharedDevice { Arc::<SimDevice>::clone(disk) }).collect()
 }
 
-/// Makes a pool on `disks`, which take no time.
+/// Creates a pool on `disks`, outside of virtual time.
 fn create(disks: &[SharedDevice]) -> Result<(), LabError> {
     let layout = if disks.len() == 1 { Layout::Single } else { LAYOUT };
-    let options = CreateOptions::new(DISK_BYTES, [9; 64]);
+    let options = PoolCreateOptions::new(DISK_BYTES, [9; 64]);
     Pool::create_on(disks, layout, &ManualClock::new(), &options)?;
     Ok(())
 }
 
-fn options() -> OpenOptions {
-    OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() }
+fn options() -> PoolOpenOptions {
+    PoolOpenOptions { cache_bytes: CACHE_BYTES, ..PoolOpenOptions::default() }
 }
 
-/// Makes the file, `bytes` long.
 fn make_file(pool: &Pool, bytes: u64) -> Result<Ino, LabError> {
     let new = NewInode::new(FileKind::Regular, 0o644);
     let file = pool.create(&Caller::root(), pool.root(), NAME, new, None)?.ino;
@@ -283,11 +292,10 @@ fn make_file(pool: &Pool, bytes: u64) -> Result<Ino, LabError> {
     Ok(file)
 }
 
-/// Returns the disks of a pool with one large file.
-fn filled_pool(size: Size) -> Result<Vec<Image>, LabError> {
+fn filled_pool(size: SawmillSize) -> Result<Vec<Image>, LabError> {
     let disks = blank_disks(DISKS);
     create(&shared(&disks))?;
-    let opening = Opening { devices: shared(&disks), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&disks), accepts_missing: false };
     let clock = Arc::new(ManualClock::new());
     let pool = Pool::open_members(opening, clock, options())?;
     make_file(&pool, size.file_bytes())?;
@@ -296,16 +304,15 @@ fn filled_pool(size: Size) -> Result<Vec<Image>, LabError> {
     Ok(disks.iter().map(|disk| disk.image()).collect())
 }
 
-/// Opens the pool on the disks of `rig` and has `work` done with it there.
 fn with_pool<T: Send>(
     rig: &Rig,
     work: impl FnOnce(&Pool) -> Result<T, LabError>,
 ) -> Result<T, LabError> {
     let opened = Mutex::new(None);
     rig.run(1, &|_, _| {
-        let opening = Opening { devices: rig.disks.clone(), accepts_missing: false };
+        let opening = VolumeDevices { devices: rig.disks.clone(), accepts_missing: false };
         let pool = Pool::open_members(opening, rig.clock.clone(), options())?;
-        // Who reads first reads the maps of free space too, if nothing else has.
+        // Loads the free space maps here. Otherwise the first read would.
         pool.tick()?;
         opened.lock().replace(pool);
         Ok(())
@@ -314,40 +321,45 @@ fn with_pool<T: Send>(
     pool.as_ref().map_or_else(|| unreachable!("it was opened"), work)
 }
 
-/// All rates on one model of disk.
-struct Measured {
-    size: Size,
+struct SawmillRates {
+    size: SawmillSize,
     model: DiskModel,
-    /// By who serves, direction, whether there are several streams, and size of request.
-    rates: Vec<(Who, Direction, bool, u64, Rate)>,
+    /// Target, direction, whether several streams, request size, and rate.
+    rates: Vec<(SawmillTarget, Direction, bool, u64, LoadRate)>,
 }
 
-impl Measured {
+impl SawmillRates {
     fn new(
-        size: Size,
+        size: SawmillSize,
         model: DiskModel,
         filled: &[Image],
         told: &mut dyn FnMut(&str),
-    ) -> Result<Measured, LabError> {
+    ) -> Result<SawmillRates, LabError> {
         let mut rates = Vec::new();
         for &request_bytes in size.request_bytes() {
             told(&format!("{}, requests of {request_bytes} bytes", model.name));
-            for who in [Who::Raw, Who::Raid, Who::Holdfast] {
+            for who in [SawmillTarget::Raw, SawmillTarget::Raid, SawmillTarget::Holdfast] {
                 for direction in [Direction::Read, Direction::Write] {
                     for is_several in [false, true] {
                         let streams = if is_several { who.streams(request_bytes) } else { 1 };
                         let requests = size.requests(request_bytes, direction);
-                        let load = Load { direction, request_bytes, streams, requests };
+                        let load = RandomLoad { direction, request_bytes, streams, requests };
                         let rate = rate_of(who, &load, model, filled, size)?;
                         rates.push((who, direction, is_several, request_bytes, rate));
                     }
                 }
             }
         }
-        Ok(Measured { size, model, rates })
+        Ok(SawmillRates { size, model, rates })
     }
 
-    fn rate(&self, who: Who, direction: Direction, is_several: bool, bytes: u64) -> Option<Rate> {
+    fn rate(
+        &self,
+        who: SawmillTarget,
+        direction: Direction,
+        is_several: bool,
+        bytes: u64,
+    ) -> Option<LoadRate> {
         let wanted = (who, direction, is_several, bytes);
         let found = self.rates.iter().find(|(who, direction, is_several, bytes, _)| {
             (*who, *direction, *is_several, *bytes) == wanted
@@ -363,29 +375,31 @@ impl Measured {
             (Direction::Write, true, "writes of several streams (figures 6-5, 6-9)"),
         ];
         let grid = |(direction, is_several, what): (Direction, bool, &str)| {
-            let column = |who: Who| {
+            let column = |who: SawmillTarget| {
                 let of = |&bytes: &u64| self.rate(who, direction, is_several, bytes);
                 let rates = self.size.request_bytes().iter().filter_map(of);
                 Series {
                     name: who.name().to_owned(),
-                    centimegabytes_per_second: rates.map(Rate::centimegabytes).collect(),
+                    centimegabytes_per_second: rates.map(LoadRate::centimegabytes).collect(),
                 }
             };
             Grid {
                 title: format!("{}: {what}", self.model.name),
                 request_bytes: self.size.request_bytes().to_vec(),
-                series: [Who::Raw, Who::Raid, Who::Holdfast].map(column).to_vec(),
+                series: [SawmillTarget::Raw, SawmillTarget::Raid, SawmillTarget::Holdfast]
+                    .map(column)
+                    .to_vec(),
             }
         };
         figures.map(grid).to_vec()
     }
 
-    /// Table 6-4, and what the text says of the figures.
-    fn beside_the_paper(&self) -> Vec<Beside> {
+    /// Compares with table 6-4 and the figures from the text.
+    fn beside_the_paper(&self) -> Vec<PaperComparison> {
         let small = OPERATIONS.into_iter().filter_map(|line| {
             let (what, who, way, is_several, paper, why) = line;
             let ours = self.rate(who, way, is_several, SMALL_BYTES)?.requests_per_second();
-            Some(Beside {
+            Some(PaperComparison {
                 what: format!("4 KB a second, {what} (table 6-4)"),
                 paper: paper.to_string(),
                 ours: ours.to_string(),
@@ -395,7 +409,7 @@ impl Measured {
         let others = RATES.into_iter().filter_map(|line| {
             let (what, who, (way, is_several), bytes, paper, why) = line;
             let ours = self.rate(who, way, is_several, bytes)?.centimegabytes();
-            Some(Beside {
+            Some(PaperComparison {
                 what: what.to_owned(),
                 paper: format!("{} MB/s", hundredths(paper)),
                 ours: format!("{} MB/s", hundredths(ours)),
@@ -406,8 +420,9 @@ impl Measured {
     }
 
     fn goals(&self) -> Vec<Goal> {
-        let ratio = |direction, over: Who, bytes: u64| {
-            let ours = self.rate(Who::Holdfast, direction, false, bytes)?.centimegabytes();
+        let ratio = |direction, over: SawmillTarget, bytes: u64| {
+            let ours =
+                self.rate(SawmillTarget::Holdfast, direction, false, bytes)?.centimegabytes();
             let theirs = self.rate(over, direction, false, bytes)?.centimegabytes();
             Some(ours * 100 / theirs.max(1))
         };
@@ -415,12 +430,24 @@ impl Measured {
             (
                 "random writes of 4 KB, Holdfast / RAID-5",
                 Direction::Write,
-                Who::Raid,
+                SawmillTarget::Raid,
                 SMALL_BYTES,
                 2_000,
             ),
-            ("reads of 4 MB, Holdfast / raw disks", Direction::Read, Who::Raw, LARGE_BYTES, 85),
-            ("writes of 4 MB, Holdfast / raw disks", Direction::Write, Who::Raw, LARGE_BYTES, 85),
+            (
+                "reads of 4 MB, Holdfast / raw disks",
+                Direction::Read,
+                SawmillTarget::Raw,
+                LARGE_BYTES,
+                85,
+            ),
+            (
+                "writes of 4 MB, Holdfast / raw disks",
+                Direction::Write,
+                SawmillTarget::Raw,
+                LARGE_BYTES,
+                85,
+            ),
         ];
         let goal = |(what, direction, over, bytes, at_least): (&str, _, _, _, _)| {
             Some(Goal { what: what.to_owned(), ratio: ratio(direction, over, bytes)?, at_least })
@@ -430,18 +457,18 @@ impl Measured {
 }
 
 fn rate_of(
-    who: Who,
-    load: &Load,
+    who: SawmillTarget,
+    load: &RandomLoad,
     model: DiskModel,
     filled: &[Image],
-    size: Size,
-) -> Result<Rate, LabError> {
+    size: SawmillSize,
+) -> Result<LoadRate, LabError> {
     let rig = Rig::new(model, filled);
-    let run = |target: &dyn Target| load.run(&rig, target);
+    let run = |target: &dyn LoadTarget| load.run(&rig, target);
     match who {
-        Who::Raw => run(&RawDisks { disks: &rig.disks }),
-        Who::Raid => run(&StripedRaid { disks: &rig.disks }),
-        Who::Holdfast => with_pool(&rig, |pool| {
+        SawmillTarget::Raw => run(&RawDisks { disks: &rig.disks }),
+        SawmillTarget::Raid => run(&StripedRaid { disks: &rig.disks }),
+        SawmillTarget::Holdfast => with_pool(&rig, |pool| {
             let found = Mutex::new(None);
             rig.run(1, &|_, _| {
                 found.lock().replace(pool.lookup(&Caller::root(), pool.root(), NAME)?.ino);
@@ -454,8 +481,7 @@ fn rate_of(
     }
 }
 
-/// Has the maps of the file in memory, as on a server that has run for a while: a measurement is
-/// too short to make up for reading them one after the other.
+/// Loads the file's map pages, as on a server that has run for a while.
 fn read_maps(pool: &Pool, file: Ino, file_bytes: u64) -> Result<(), LabError> {
     let mut bytes = Vec::new();
     (0..file_bytes / PIECE_BYTES).rev().try_for_each(|nth| {
@@ -465,8 +491,8 @@ fn read_maps(pool: &Pool, file: Ino, file_bytes: u64) -> Result<(), LabError> {
     })
 }
 
-/// Table 6-6: a file of 5 MB on one disk and on all, written and read by 1 MB.
-fn traditional(model: DiskModel) -> Result<Vec<Beside>, LabError> {
+/// Table 6-6: a file of 5 MB on one disk and on all, in requests of 1 MB.
+fn traditional(model: DiskModel) -> Result<Vec<PaperComparison>, LabError> {
     let mut lines = Vec::new();
     for (count, write, read) in [
         (1, "0.23 / 0.77 MB/s", "0.39 / 0.38 MB/s"),
@@ -479,18 +505,18 @@ fn traditional(model: DiskModel) -> Result<Vec<Beside>, LabError> {
         let (written_ns, read_ns) = with_pool(&rig, |pool| write_and_read(&rig, pool))?;
         let pieces = FILE_BYTES / PIECE_BYTES;
         let rate = |took_ns| {
-            let rate = Rate::new(pieces, FILE_BYTES, took_ns).centimegabytes();
+            let rate = LoadRate::new(pieces, FILE_BYTES, took_ns).centimegabytes();
             format!("{} MB/s", hundredths(rate))
         };
         let disks = if count == 1 { "1 disk".to_owned() } else { format!("{count} disks") };
         let what = format!("{disks}, a file of 5 MB");
-        lines.push(Beside {
+        lines.push(PaperComparison {
             what: format!("{what} written with fsync, Sprite-FFS / Sprite-LFS (table 6-6)"),
             paper: write.to_owned(),
             ours: rate(written_ns),
             why: SMALL_REQUESTS.to_owned(),
         });
-        lines.push(Beside {
+        lines.push(PaperComparison {
             what: format!("{what} read from disk, Sprite-FFS / Sprite-LFS (table 6-6)"),
             paper: read.to_owned(),
             ours: rate(read_ns),
@@ -500,8 +526,7 @@ fn traditional(model: DiskModel) -> Result<Vec<Beside>, LabError> {
     Ok(lines)
 }
 
-/// Returns how long a file takes to be written and synced, and to be read by a pool that is opened
-/// anew.
+/// Returns the time to write and sync a file, and to read it after reopening the pool.
 fn write_and_read(rig: &Rig, pool: &Pool) -> Result<(u64, u64), LabError> {
     let written_ns = rig.run(1, &|_, _| {
         let file = make_file(pool, FILE_BYTES)?;
@@ -527,11 +552,11 @@ fn write_and_read(rig: &Rig, pool: &Pool) -> Result<(u64, u64), LabError> {
 mod tests {
     use super::*;
 
-    /// Goal: LA1, and all goals are reached.
+    /// Goal: LA1, and all goals are met.
     #[test]
     fn the_small_lab_is_the_same_each_time_and_reaches_its_goals() {
-        let report = sawmill(Size::Small, &mut |_| ()).expect("nothing fails");
-        let again = sawmill(Size::Small, &mut |_| ()).expect("nothing fails");
+        let report = sawmill(SawmillSize::Small, &mut |_| ()).expect("nothing fails");
+        let again = sawmill(SawmillSize::Small, &mut |_| ()).expect("nothing fails");
         let text = crate::text_of(&report);
         assert_eq!(text, crate::text_of(&again));
         assert_eq!(report.goals.len(), 3);

@@ -1,14 +1,14 @@
-//! A report as text.
+//! Formats a report as text.
 
 use std::fmt::Write;
 
-use crate::report::{Report, hundredths, size_of};
+use crate::report::{LabReport, hundredths, size_of};
 
 const COLUMN: usize = 12;
 
-/// Returns a report as tables.
+/// Formats a report as tables.
 #[must_use]
-pub fn text_of(report: &Report) -> String {
+pub fn text_of(report: &LabReport) -> String {
     let mut text = format!("{}\n", report.title);
     for line in &report.setting {
         let _ = writeln!(text, "  {line}");

@@ -1,40 +1,53 @@
-//! What a load is put on: raw disks, a striped RAID that updates in place, or Holdfast.
+//! Targets of a load: raw disks, a striped RAID with updates in place, or a Holdfast file.
 
 use engine::Pool;
-use engine::vnode::api::{Caller, FileSystem, Ino};
+use engine::api::{Caller, FileSystem, Ino};
 use runtime::prng::Prng;
 use storage::device::{
-    AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
+    AlignedBuffer, DeviceError, DeviceOperation, IoPurpose, SharedBytes, SharedDevice, Ticket,
 };
 
 use crate::LabError;
-use crate::load::{Direction, Load};
 use crate::report::{to_u64, to_usize};
 
 /// Stripe unit of Sawmill's array (section 6.1.2).
 pub(crate) const UNIT_BYTES: u64 = 64 << 10;
-/// A disk takes no fewer bytes.
 const SECTOR_BYTES: u64 = 512;
-/// The purpose whose requests are aligned to sectors and not to pages.
-const SECTORS: Purpose = Purpose::Journal;
+/// The I/O purpose that aligns to sectors, not to pages.
+const SECTORS: IoPurpose = IoPurpose::Journal;
 
-/// Takes requests.
-pub(crate) trait Target: Sync {
-    /// Serves one request at a random place.
-    fn request(&self, load: &Load, stream: usize, prng: &mut Prng) -> Result<(), LabError>;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
 
-    /// Has all that was written leave for the disks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RandomLoad {
+    pub(crate) direction: Direction,
+    pub(crate) request_bytes: u64,
+    /// Threads, each with one request at a time.
+    pub(crate) streams: usize,
+    /// Total over all streams.
+    pub(crate) requests: u64,
+}
+
+pub(crate) trait LoadTarget: Sync {
+    /// Executes one request at a random offset.
+    fn request(&self, load: &RandomLoad, stream: usize, prng: &mut Prng) -> Result<(), LabError>;
+
+    /// Writes back all writes.
     fn settle(&self) -> Result<(), LabError>;
 }
 
 fn read(disk: &SharedDevice, offset: u64, bytes: u64) -> Ticket {
     let buffer = AlignedBuffer::for_reading(to_usize(bytes));
-    disk.submit(SECTORS, Operation::Read { offset, buffer })
+    disk.submit(SECTORS, DeviceOperation::Read { offset, buffer })
 }
 
 fn write(disk: &SharedDevice, offset: u64, bytes: u64) -> Ticket {
     let data = vec![SharedBytes::from(AlignedBuffer::zeroed(to_usize(bytes)))];
-    disk.submit(SECTORS, Operation::Write { offset, data })
+    disk.submit(SECTORS, DeviceOperation::Write { offset, data })
 }
 
 fn wait(tickets: Vec<Ticket>) -> Result<(), DeviceError> {
@@ -48,21 +61,21 @@ fn ask(disk: &SharedDevice, direction: Direction, offset: u64, bytes: u64) -> Ti
     }
 }
 
-/// A place for `bytes` on a disk, or in what is as long as one, at a multiple of `step`.
+/// Returns a random offset for `bytes` within `span`, a multiple of `step`.
 fn random_place(prng: &mut Prng, span: u64, bytes: u64, step: u64) -> u64 {
     prng.below((span - bytes) / step + 1) * step
 }
 
 /// Independent disks, without parity.
 ///
-/// One stream has as many of them serve a request as a stripe would ("scaled", section 6.1.2): up
-/// to the unit one, then one for each unit, then all. Each of several streams has a disk to itself.
+/// A request of a single stream uses as many disks as a stripe would ("scaled", section 6.1.2): one
+/// per stripe unit, at most all. Each of several streams has its own disk.
 pub(crate) struct RawDisks<'a> {
     pub(crate) disks: &'a [SharedDevice],
 }
 
-impl Target for RawDisks<'_> {
-    fn request(&self, load: &Load, stream: usize, prng: &mut Prng) -> Result<(), LabError> {
+impl LoadTarget for RawDisks<'_> {
+    fn request(&self, load: &RandomLoad, stream: usize, prng: &mut Prng) -> Result<(), LabError> {
         let count = to_u64(self.disks.len());
         let (first, width) = if load.streams > 1 {
             (to_u64(stream) % count, 1)
@@ -83,23 +96,21 @@ impl Target for RawDisks<'_> {
     }
 }
 
-/// Has all that was written reach the medium of each disk.
 fn flush(disks: &[SharedDevice]) -> Result<(), LabError> {
-    let flush = |disk: &SharedDevice| disk.submit(SECTORS, Operation::Flush);
+    let flush = |disk: &SharedDevice| disk.submit(SECTORS, DeviceOperation::Flush);
     Ok(wait(disks.iter().map(flush).collect())?)
 }
 
-/// Disks as a RAID-5 that updates in place, without a file system: a write of less than a stripe
-/// reads the old data and the old parity, and writes both.
+/// A RAID-5 with updates in place, without a file system. A write of less than a stripe reads old
+/// data and parity, and writes both.
 pub(crate) struct StripedRaid<'a> {
     pub(crate) disks: &'a [SharedDevice],
 }
 
-/// A part of a request within one stripe unit.
-struct Part {
+/// The part of a request in one stripe unit.
+struct StripePart {
     stripe: u64,
     disk: u64,
-    /// In the unit.
     from: u64,
     bytes: u64,
 }
@@ -114,12 +125,12 @@ impl StripedRaid<'_> {
         stripes * UNIT_BYTES * (self.width() - 1)
     }
 
-    /// Parity turns with the stripes, from the last disk down.
+    /// Parity rotates with the stripes, from the last disk down.
     fn parity_of(&self, stripe: u64) -> u64 {
         self.width() - 1 - stripe % self.width()
     }
 
-    fn parts(&self, offset: u64, bytes: u64) -> Vec<Part> {
+    fn parts(&self, offset: u64, bytes: u64) -> Vec<StripePart> {
         let (mut at, end) = (offset, offset + bytes);
         let mut parts = Vec::new();
         while at < end {
@@ -127,23 +138,22 @@ impl StripedRaid<'_> {
             let stripe = unit / (self.width() - 1);
             let disk = (self.parity_of(stripe) + 1 + unit % (self.width() - 1)) % self.width();
             let bytes = (UNIT_BYTES - from).min(end - at);
-            parts.push(Part { stripe, disk, from, bytes });
+            parts.push(StripePart { stripe, disk, from, bytes });
             at += bytes;
         }
         parts
     }
 
-    fn ask(&self, direction: Direction, part: &Part) -> Ticket {
+    fn ask(&self, direction: Direction, part: &StripePart) -> Ticket {
         let at = part.stripe * UNIT_BYTES + part.from;
         ask(&self.disks[to_usize(part.disk)], direction, at, part.bytes)
     }
 
-    /// Writes what lies in one stripe.
-    fn write(&self, parts: &[Part]) -> Result<(), LabError> {
+    fn write(&self, parts: &[StripePart]) -> Result<(), LabError> {
         let stripe = parts[0].stripe;
         let from = parts.iter().map(|part| part.from).min().unwrap_or(0);
         let end = parts.iter().map(|part| part.from + part.bytes).max().unwrap_or(UNIT_BYTES);
-        let parity = Part { stripe, disk: self.parity_of(stripe), from, bytes: end - from };
+        let parity = StripePart { stripe, disk: self.parity_of(stripe), from, bytes: end - from };
         let touched = || parts.iter().chain([&parity]);
         let written: u64 = parts.iter().map(|part| part.bytes).sum();
         if written < UNIT_BYTES * (self.width() - 1) {
@@ -153,9 +163,9 @@ impl StripedRaid<'_> {
     }
 }
 
-impl Target for StripedRaid<'_> {
-    fn request(&self, load: &Load, _: usize, prng: &mut Prng) -> Result<(), LabError> {
-        // A whole stripe lies at a stripe, as a file system would place it.
+impl LoadTarget for StripedRaid<'_> {
+    fn request(&self, load: &RandomLoad, _: usize, prng: &mut Prng) -> Result<(), LabError> {
+        // Whole stripes are aligned, as by a file system.
         let stripe_bytes = UNIT_BYTES * (self.width() - 1);
         let is_whole = load.request_bytes.is_multiple_of(stripe_bytes);
         let step = if is_whole { stripe_bytes } else { load.request_bytes.min(UNIT_BYTES) };
@@ -176,15 +186,14 @@ impl Target for StripedRaid<'_> {
     }
 }
 
-/// One large file of a pool.
 pub(crate) struct PoolFile<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) file: Ino,
     pub(crate) file_bytes: u64,
 }
 
-impl Target for PoolFile<'_> {
-    fn request(&self, load: &Load, _: usize, prng: &mut Prng) -> Result<(), LabError> {
+impl LoadTarget for PoolFile<'_> {
+    fn request(&self, load: &RandomLoad, _: usize, prng: &mut Prng) -> Result<(), LabError> {
         let (caller, length) = (Caller::root(), to_usize(load.request_bytes));
         let step = load.request_bytes.min(UNIT_BYTES);
         let at = random_place(prng, self.file_bytes, load.request_bytes, step);
@@ -194,7 +203,7 @@ impl Target for PoolFile<'_> {
                 self.pool.read(&caller, self.file, at, length, &mut bytes)?;
             }
             Direction::Write => {
-                // Never zeros, which take no room.
+                // Zeros would be stored as holes.
                 self.pool.write(
                     &caller,
                     self.file,

@@ -1,4 +1,4 @@
-//! Time, always passed in.
+//! Clocks, always passed in.
 
 #![allow(clippy::disallowed_methods, reason = "here is where time comes from")]
 
@@ -13,17 +13,17 @@ use crate::sync::sim::Scheduler;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A moment of wall-clock time, as POSIX has it.
+/// Wall-clock time, as in POSIX.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Seconds since 1970-01-01 00:00 UTC; negative before.
     pub seconds: i64,
-    /// Nanoseconds past `seconds`: 0 to 999,999,999.
+    /// 0 to 999,999,999.
     pub nanoseconds: u32,
 }
 
 impl Timestamp {
-    /// Returns the moment `nanoseconds` after this one.
+    /// Returns the time `nanoseconds` later.
     ///
     /// # Panics
     ///
@@ -39,11 +39,11 @@ impl Timestamp {
     }
 }
 
-/// Where time comes from.
+/// A source of time.
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Returns the time of day.
     fn now(&self) -> Timestamp;
-    /// Returns nanoseconds since some fixed moment; never goes back.
+    /// Returns nanoseconds since a fixed moment; never goes back.
     fn monotonic_ns(&self) -> u64;
 }
 
@@ -54,7 +54,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// Returns a clock whose [`Clock::monotonic_ns`] counts from now.
+    /// Returns a clock with monotonic time 0.
     #[must_use]
     pub fn new() -> SystemClock {
         SystemClock { start: Instant::now() }
@@ -69,7 +69,7 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        // A machine whose clock stands before 1970 has no time of day to speak of.
+        // A machine clock before 1970 is unset: take 1970.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp {
             seconds: i64::try_from(since.as_secs()).expect("within 292 billion years"),
@@ -82,24 +82,23 @@ impl Clock for SystemClock {
     }
 }
 
-/// The time of day at which virtual time begins: 2001-09-09 01:46:40 UTC, easily told from a real
-/// one and from zero.
+/// Time of day at virtual time 0: 2001-09-09 01:46:40 UTC, unlike real times and zero.
 pub const VIRTUAL_EPOCH: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 0 };
 
-/// A clock that stands still until it is moved.
+/// A clock that only tests advance.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     elapsed_ns: AtomicU64,
 }
 
 impl ManualClock {
-    /// Returns a clock that stands at [`VIRTUAL_EPOCH`].
+    /// Returns a clock at [`VIRTUAL_EPOCH`].
     #[must_use]
     pub fn new() -> ManualClock {
         ManualClock::default()
     }
 
-    /// Moves the clock forward.
+    /// Advances the clock.
     pub fn advance_ns(&self, nanoseconds: u64) {
         self.elapsed_ns.fetch_add(nanoseconds, Ordering::Relaxed);
     }
@@ -125,14 +124,14 @@ pub struct SimClock {
 
 #[cfg(feature = "sim")]
 impl SimClock {
-    /// Returns the clock of `scheduler`; its time 0 is [`VIRTUAL_EPOCH`].
+    /// Returns the clock of `scheduler`, with time 0 at [`VIRTUAL_EPOCH`].
     #[must_use]
     pub fn new(scheduler: Arc<Scheduler>) -> SimClock {
         SimClock::starting_at(scheduler, VIRTUAL_EPOCH)
     }
 
-    /// Returns the clock of `scheduler`, whose time 0 is `epoch`: for a life after a power cut,
-    /// which must not begin before the last one ended.
+    /// Returns the clock of `scheduler` with time 0 at `epoch`. After a power cut, `epoch` must be
+    /// past the last time of the run before.
     #[must_use]
     pub fn starting_at(scheduler: Arc<Scheduler>, epoch: Timestamp) -> SimClock {
         SimClock { scheduler, epoch }

@@ -1,4 +1,4 @@
-//! Chance, always passed in: a generator that gives the same numbers for the same seed, for ever.
+//! Random numbers, always passed in. A seed gives the same numbers for ever.
 
 /// A small deterministic generator (SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom
 /// Number Generators", 2014). Not for secrets.
@@ -23,14 +23,14 @@ impl Prng {
         z ^ (z >> 31)
     }
 
-    /// Returns a number below `bound`, or 0 when `bound` is 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next_u64()) * u128::from(bound);
         u64::try_from(wide >> 64).expect("the upper half of 128 bits")
     }
 
-    /// Returns a number below 2 to a power that is drawn first, below `powers`: small ones are as
-    /// frequent as large ones. `powers` is at most 64.
+    /// Returns a number below a random power of two, with an exponent below `powers` (at most 64):
+    /// small numbers are as frequent as large ones.
     pub fn below_power(&mut self, powers: u64) -> u64 {
         let power = self.below(powers);
         self.below(1 << power)
@@ -41,7 +41,7 @@ impl Prng {
         self.below(count) == 0
     }
 
-    /// Returns a generator for another purpose, independent of this one's further numbers.
+    /// Returns an independent generator.
     pub fn fork(&mut self) -> Prng {
         Prng::from_seed(self.next_u64())
     }

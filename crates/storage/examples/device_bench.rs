@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use runtime::prng::Prng;
 use storage::device::{
-    AlignedBuffer, Device, FileDevice, FileOptions, MemoryDevice, Operation, Purpose,
-    TransportChoice,
+    AlignedBuffer, Device, DeviceOperation, FileDevice, FileOptions, FileTransportChoice,
+    IoPurpose, MemoryDevice,
 };
 
 const SIZE_BYTES: u64 = 1 << 30;
@@ -29,7 +29,7 @@ fn main() {
     if !path.exists() {
         fill(path);
     }
-    for transport in [TransportChoice::Pread, TransportChoice::Uring] {
+    for transport in [FileTransportChoice::Pread, FileTransportChoice::Uring] {
         let options = FileOptions { transport, ..FileOptions::default() };
         let device = FileDevice::open(path, options).expect("it opens");
         let name = device.info().transport;
@@ -56,9 +56,9 @@ fn fill(path: &Path) {
         for word in buffer.chunks_exact_mut(8) {
             word.copy_from_slice(&prng.next_u64().to_le_bytes());
         }
-        device.write(Purpose::Data, offset, buffer).expect("room");
+        device.write(IoPurpose::Data, offset, buffer).expect("room");
     }
-    device.flush(Purpose::Data).expect("the disk works");
+    device.flush(IoPurpose::Data).expect("the disk works");
 }
 
 /// Calls `work`, which returns how many requests it did, for some time, and prints the rate and
@@ -86,7 +86,7 @@ fn random_offset(prng: &mut Prng) -> u64 {
 fn read_direct(device: &dyn Device) -> u64 {
     let (mut prng, begin, mut count) = (Prng::from_seed(2), Instant::now(), 0);
     while begin.elapsed() < TIME {
-        device.read(Purpose::Data, random_offset(&mut prng), PAGE_BYTES).expect("it reads");
+        device.read(IoPurpose::Data, random_offset(&mut prng), PAGE_BYTES).expect("it reads");
         count += 1;
     }
     count
@@ -98,7 +98,7 @@ fn read_queued(device: &dyn Device, depth: u64) -> u64 {
     while begin.elapsed() < TIME {
         let mut submit = |_| {
             let (offset, buffer) = (random_offset(&mut prng), AlignedBuffer::zeroed(PAGE_BYTES));
-            device.submit(Purpose::Data, Operation::Read { offset, buffer })
+            device.submit(IoPurpose::Data, DeviceOperation::Read { offset, buffer })
         };
         let tickets: Vec<_> = (0..depth).map(&mut submit).collect();
         for ticket in tickets {
@@ -121,10 +121,10 @@ fn images() {
         let offset = random_offset(&mut prng);
         let mut buffer = AlignedBuffer::zeroed(length);
         buffer.fill(u8::try_from(prng.below(255)).expect("below 255"));
-        device.write(Purpose::Data, offset, buffer).expect("no faults");
+        device.write(IoPurpose::Data, offset, buffer).expect("no faults");
     };
     (0..1024).for_each(|_| write(65_536));
-    device.flush(Purpose::Data).expect("no faults");
+    device.flush(IoPurpose::Data).expect("no faults");
     (1..=10).for_each(|nth| write(4096 * nth));
     let recording = device.recording();
     let point = recording.points().last().expect("the end is a point");
@@ -141,14 +141,14 @@ fn images() {
 /// Four simulated threads on one lock.
 #[cfg(feature = "sim")]
 fn scheduling() {
-    use runtime::sync::{Mutex, sim::Job, sim::Scheduler};
+    use runtime::sync::{Mutex, sim::Scheduler, sim::SimThreadTask};
 
     for seed in [0, 2, 5, 8] {
         let scheduler = Scheduler::new(seed);
         let value = Mutex::new(0_u64);
         let work = || (0..50_000).for_each(|_| *value.lock() += 1);
         report("sim", "scheduling points", || {
-            let job = |_| -> Job<'_> { ("adder".to_owned(), Box::new(work)) };
+            let job = |_| -> SimThreadTask<'_> { ("adder".to_owned(), Box::new(work)) };
             scheduler.run((0..4).map(job).collect());
             scheduler.statistics().point_count
         });

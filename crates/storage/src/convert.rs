@@ -1,13 +1,11 @@
-//! Conversions between integers that cannot fail on the machines Holdfast runs on.
+//! Integer conversions that cannot fail on 64-bit machines.
 
 const _: () = assert!(usize::BITS == 64, "offsets of 16 TiB must fit in a usize");
 
-/// Returns `number`, which counts things in memory, as a `u64`.
 pub(crate) fn to_u64(number: usize) -> u64 {
     u64::try_from(number).expect("usize has 64 bits")
 }
 
-/// Returns `number` as an index or a length in memory.
 pub(crate) fn to_usize(number: u64) -> usize {
     usize::try_from(number).expect("usize has 64 bits")
 }

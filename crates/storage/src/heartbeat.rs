@@ -1,107 +1,108 @@
-//! Who has a pool open: what no lock sees, the heartbeat's page tells.
+//! The heartbeat of an open pool, which shows other machines that the pool is in use.
 //!
-//! A lock is known to one kernel, by the names of a device that it knows to be one. Another
-//! machine, or a name that leads to the same bytes unseen, finds the heartbeat
-//! (`format::heartbeat`). `docs/FORMAT.md#heartbeat` says how it is judged; what a machine knows of
-//! itself and of its processes is passed in ([`Neighbours`]).
+//! A device lock covers one kernel, and only names that this kernel recognizes as one device. The
+//! heartbeat page (`format::heartbeat`, `docs/FORMAT.md#heartbeat`) covers the rest. Facts about
+//! the machine and its processes are passed in ([`HostProcesses`]).
 //!
 //! # Invariants
 //!
-//! - HB1: Nothing is written to a pool that its superblock calls open before its heartbeat was
-//!   judged and is ours.
-//! - HB2: Who finds another's heartbeat in place of his own writes nothing more.
-//! - HB3: None is written once it was stopped: before the pool is called closed, and when it takes
-//!   no more changes.
+//! - HB1: A pool marked open is not written before its heartbeat was judged and replaced by ours.
+//! - HB2: A server that finds a foreign heartbeat in place of its own writes nothing more.
+//! - HB3: No heartbeat is written after [`HeartbeatWriter::stop`]. The caller calls it after the
+//!   last change of the pool, and before the pool is marked closed.
 //!
 //! # Concurrency
 //!
-//! Whoever comes first writes it when it is due; nobody waits for him but who stops it.
+//! The first thread that finds the heartbeat due writes it. Only [`HeartbeatWriter::stop`] waits
+//! for that write.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
-use format::heartbeat::{HEARTBEAT_OFFSET, Heartbeat, Holder};
+use format::heartbeat::{HEARTBEAT_OFFSET, Heartbeat, PoolHolder};
 use format::ids::PoolId;
 use format::page::PAGE_BYTES;
 
-use crate::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
+use crate::device::{AlignedBuffer, DeviceError, IoPurpose, SharedDevice};
 use crate::pool::PoolError;
 use crate::volume::Volume;
 use runtime::clock::Clock;
 use runtime::sync::Mutex;
 
-/// From one heartbeat to the next: what a lost machine holds a pool up for is two of these, and an
-/// idle pool writes no more than one page for each.
+/// Time between heartbeats. A crashed machine delays the next mount by two of these. An idle pool
+/// writes one page per interval.
 pub const INTERVAL_NS: u64 = 5_000_000_000;
-/// The same in the heartbeat's own unit.
+/// [`INTERVAL_NS`] in milliseconds.
 const INTERVAL_MS: u32 = 5_000;
-/// Looks at the heartbeat of another machine, evenly over two of its intervals.
+/// Reads of a foreign heartbeat, spread over two of its intervals.
 const LOOKS: u64 = 10;
-/// How long a process that ends has for it: it may be killed, and not quite gone.
+/// Grace for a process that is ending, for example killed and not yet reaped.
 const ENDING_NS: u64 = 2_000_000_000;
-/// How often it is looked for.
+/// Polling interval during [`ENDING_NS`].
 const ENDING_LOOK_NS: u64 = 20_000_000;
 
-/// What a machine knows of itself and of its processes.
-pub trait Neighbours: Send + Sync + std::fmt::Debug {
-    /// Returns the machine and the process that ask.
-    fn own(&self) -> Holder;
-    /// Whether a process of this run of this machine is there; `None`: that cannot be seen.
-    fn is_alive(&self, other: &Holder) -> Option<bool>;
-    /// Waits.
+/// This machine and its processes.
+pub trait HostProcesses: Send + Sync + std::fmt::Debug {
+    /// Returns the identity of this machine and process.
+    fn own(&self) -> PoolHolder;
+    /// Whether a process of this machine and boot is alive. `None` if undeterminable.
+    fn is_alive(&self, other: &PoolHolder) -> Option<bool>;
+    /// Sleeps.
     fn wait_ns(&self, nanoseconds: u64);
-    /// A heartbeat has begun. It may be written from now on by whoever has a thread for it, beside
-    /// the ticks of the pool: these may take long.
-    fn begun(&self, _: &Arc<Pulse>) {}
+    /// Called once a heartbeat has begun. The host may let another thread write it too, because
+    /// pool ticks can take longer than an interval.
+    fn begun(&self, _: &Arc<HeartbeatWriter>) {}
 }
 
-/// One process on one machine, for which waiting takes no time: for what is in memory alone.
+/// A single process for which waiting takes no time. For pools in memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Alone;
+pub struct SingleProcess;
 
-impl Neighbours for Alone {
-    fn own(&self) -> Holder {
-        Holder { boot_id: [1; 16], process: 1, ..Holder::NOBODY }
+impl HostProcesses for SingleProcess {
+    fn own(&self) -> PoolHolder {
+        PoolHolder { boot_id: [1; 16], process: 1, ..PoolHolder::NOBODY }
     }
 
-    fn is_alive(&self, _: &Holder) -> Option<bool> {
+    fn is_alive(&self, _: &PoolHolder) -> Option<bool> {
         Some(false)
     }
 
     fn wait_ns(&self, _: u64) {}
 }
 
-/// What a heartbeat says to one who wants the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// Whoever wrote it is gone.
+enum HolderStatus {
+    /// The process of the heartbeat has ended.
     Gone,
-    /// It is of a process that is there.
+    /// The process of the heartbeat is alive.
     Alive,
-    /// Time must tell.
+    /// Undecided: the caller must watch whether the heartbeat changes.
     Unknown,
 }
 
-/// *Lock, then process, then time.* Another run of a system: time. The same lock, which he who asks
-/// has: gone. Else as the process is.
-fn judge(found: Option<&Heartbeat>, own: &Holder, neighbours: &dyn Neighbours) -> Verdict {
-    let Some(holder) = found.map(|found| &found.holder) else { return Verdict::Unknown };
+/// Judges whether the writer of the heartbeat is alive. In another boot it can only be watched. If
+/// this process holds its device lock, the writer has released it. Otherwise its process decides.
+fn judge(
+    found: Option<&Heartbeat>,
+    own: &PoolHolder,
+    neighbours: &dyn HostProcesses,
+) -> HolderStatus {
+    let Some(holder) = found.map(|found| &found.holder) else { return HolderStatus::Unknown };
     if holder.boot_id != own.boot_id {
-        return Verdict::Unknown;
+        return HolderStatus::Unknown;
     }
     let has_lock = own.lock.is_some() && holder.lock == own.lock;
     if has_lock || holder.is_same_process(own) {
-        return Verdict::Gone;
+        return HolderStatus::Gone;
     }
     match neighbours.is_alive(holder) {
-        Some(true) => Verdict::Alive,
-        Some(false) => Verdict::Gone,
-        None => Verdict::Unknown,
+        Some(true) => HolderStatus::Alive,
+        Some(false) => HolderStatus::Gone,
+        None => HolderStatus::Unknown,
     }
 }
 
-/// Says whose a heartbeat is, for a message.
-fn name_of(found: Option<&Heartbeat>, own: &Holder) -> String {
+fn name_of(found: Option<&Heartbeat>, own: &PoolHolder) -> String {
     let Some(holder) = found.map(|found| found.holder) else {
         return "by a server that cannot be told".to_owned();
     };
@@ -112,7 +113,7 @@ fn name_of(found: Option<&Heartbeat>, own: &Holder) -> String {
     }
     let machine = holder.machine_name.split(|&byte| byte == 0).next().unwrap_or_default();
     let machine = String::from_utf8_lossy(machine);
-    // What another machine has written is printed as one line, whatever it is.
+    // Foreign text is untrusted: strip control characters.
     let machine: String = machine.chars().filter(|letter| !letter.is_control()).collect();
     let _ = write!(name, " of the machine {machine:?}");
     if holder.machine_id == own.machine_id {
@@ -123,48 +124,49 @@ fn name_of(found: Option<&Heartbeat>, own: &Holder) -> String {
 
 fn write(volume: &Volume, heartbeat: &Heartbeat) -> Result<(), DeviceError> {
     let bytes = AlignedBuffer::copy_of(&heartbeat.encode());
-    volume.write_fixed(Purpose::Superblock, HEARTBEAT_OFFSET, bytes)
+    volume.write_fixed(IoPurpose::Superblock, HEARTBEAT_OFFSET, bytes)
 }
 
-/// Writes the heartbeat of a new pool, which nobody has opened: room for those to come.
+/// Writes the unowned heartbeat page of a new pool.
 ///
 /// # Errors
 ///
-/// What the device said.
+/// The device's error.
 pub fn write_first(volume: &Volume, pool_id: PoolId) -> Result<(), DeviceError> {
-    let holder = Holder::NOBODY;
+    let holder = PoolHolder::NOBODY;
     write(volume, &Heartbeat { pool_id, holder, counter: 0, interval_ms: INTERVAL_MS })
 }
 
-/// The page of a heartbeat, and who looks at it.
 #[derive(Debug)]
-struct Page {
+struct HeartbeatPage {
     volume: Volume,
     pool_id: PoolId,
-    own: Holder,
+    own: PoolHolder,
 }
 
-impl Page {
-    fn of(volume: &Volume, pool_id: PoolId, neighbours: &dyn Neighbours) -> Page {
-        let own = Holder { lock: volume.lock_identity(), ..neighbours.own() };
-        Page { volume: volume.clone(), pool_id, own }
+impl HeartbeatPage {
+    fn of(volume: &Volume, pool_id: PoolId, neighbours: &dyn HostProcesses) -> HeartbeatPage {
+        let own = PoolHolder { lock: volume.lock_identity(), ..neighbours.own() };
+        HeartbeatPage { volume: volume.clone(), pool_id, own }
     }
 
-    /// Returns what is there when whoever wrote it is gone.
+    /// Waits until the owner has ended. Returns the last heartbeat.
     fn wait_until_gone(
         &self,
-        neighbours: &dyn Neighbours,
+        neighbours: &dyn HostProcesses,
         is_forced: bool,
     ) -> Result<Option<Heartbeat>, PoolError> {
         let mut waited_ns = 0;
         loop {
             let (bytes, found) = self.read()?;
             match judge(found.as_ref(), &self.own, neighbours) {
-                Verdict::Gone => return Ok(found),
-                Verdict::Unknown if is_forced => return Ok(found),
-                Verdict::Unknown => return self.watch(neighbours, &bytes, found),
-                Verdict::Alive if waited_ns >= ENDING_NS => return Err(self.in_use(found.as_ref())),
-                Verdict::Alive => {
+                HolderStatus::Gone => return Ok(found),
+                HolderStatus::Unknown if is_forced => return Ok(found),
+                HolderStatus::Unknown => return self.watch(neighbours, &bytes, found),
+                HolderStatus::Alive if waited_ns >= ENDING_NS => {
+                    return Err(self.in_use(found.as_ref()));
+                }
+                HolderStatus::Alive => {
                     neighbours.wait_ns(ENDING_LOOK_NS);
                     waited_ns += ENDING_LOOK_NS;
                 }
@@ -172,10 +174,11 @@ impl Page {
         }
     }
 
-    /// Waits for two intervals of him who wrote `bytes`: whoever lives has written by then.
+    /// Watches the page, last read as `bytes`, for two intervals of its owner: a live owner writes
+    /// in that time.
     fn watch(
         &self,
-        neighbours: &dyn Neighbours,
+        neighbours: &dyn HostProcesses,
         bytes: &[u8],
         found: Option<Heartbeat>,
     ) -> Result<Option<Heartbeat>, PoolError> {
@@ -203,7 +206,7 @@ impl Page {
     }
 
     fn read(&self) -> Result<(AlignedBuffer, Option<Heartbeat>), DeviceError> {
-        let bytes = self.volume.read_fixed(Purpose::Superblock, HEARTBEAT_OFFSET, PAGE_BYTES)?;
+        let bytes = self.volume.read_fixed(IoPurpose::Superblock, HEARTBEAT_OFFSET, PAGE_BYTES)?;
         let found = Heartbeat::decode(&bytes, self.pool_id);
         Ok((bytes, found))
     }
@@ -213,11 +216,6 @@ impl Page {
         write(&self.volume, &Heartbeat { pool_id, holder, counter, interval_ms: INTERVAL_MS })
     }
 
-    /// HB2: looks whether the heartbeat there is still ours. One that does not verify is nobody's.
-    ///
-    /// # Errors
-    ///
-    /// [`DeviceError::Taken`]; or what the device said.
     fn verify(&self) -> Result<(), DeviceError> {
         match self.read()?.1 {
             Some(found) if found.holder != self.own => Err(DeviceError::Taken {
@@ -229,18 +227,19 @@ impl Page {
     }
 }
 
-/// Waits until nobody has the pool on `device`, if there is one: for who is to overwrite it.
+/// Waits until no process has the pool on `device`, if any, open. For callers about to overwrite
+/// it.
 ///
 /// # Errors
 ///
-/// [`PoolError::InUse`]; or what the device said.
+/// [`PoolError::InUse`], or the device's error.
 pub fn wait_until_free(
     device: &SharedDevice,
-    neighbours: &dyn Neighbours,
+    neighbours: &dyn HostProcesses,
 ) -> Result<(), PoolError> {
     match Volume::open(Arc::clone(device)) {
         Ok((volume, superblock)) if superblock.is_open => {
-            Page::of(&volume, superblock.pool_id, neighbours)
+            HeartbeatPage::of(&volume, superblock.pool_id, neighbours)
                 .wait_until_gone(neighbours, false)
                 .map(drop)
         }
@@ -250,82 +249,82 @@ pub fn wait_until_free(
 
 /// The heartbeat of a pool that this process has open.
 #[derive(Debug)]
-pub struct Pulse {
-    page: Page,
+pub struct HeartbeatWriter {
+    page: HeartbeatPage,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<HeartbeatState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct HeartbeatState {
     counter: u64,
     due_ns: u64,
     is_stopped: bool,
     failure: Option<DeviceError>,
 }
 
-impl State {
-    fn write(&mut self, page: &Page, clock: &dyn Clock) -> Result<(), DeviceError> {
+impl HeartbeatState {
+    fn write(&mut self, page: &HeartbeatPage, clock: &dyn Clock) -> Result<(), DeviceError> {
         self.due_ns = clock.monotonic_ns().saturating_add(INTERVAL_NS);
-        // It would take longer than a disk lasts; two that follow each other differ all the same.
+        // Wraparound is harmless: successive counters still differ.
         self.counter = self.counter.wrapping_add(1);
         page.write(self.counter)
     }
 }
 
-/// How a pool is taken.
+/// Conditions under which a pool is taken.
 #[derive(Clone, Copy, Debug)]
-pub struct Taking {
-    /// Whether its superblock calls it open: else nobody has it.
+pub struct TakeoverConditions {
+    /// Whether the superblock marks the pool open. If not, no process has it open.
     pub is_open: bool,
-    /// Whether the user says that no other machine has it.
+    /// Whether the user vouches that no other machine has it open.
     pub is_forced: bool,
 }
 
-impl Pulse {
-    /// Takes the pool on `volume`, if nobody has it (HB1).
+impl HeartbeatWriter {
+    /// Takes the pool on `volume` unless it is in use (HB1).
     ///
     /// # Errors
     ///
-    /// [`PoolError::InUse`]; or what the device said.
+    /// [`PoolError::InUse`], or the device's error.
     pub fn take(
         volume: &Volume,
         pool_id: PoolId,
         clock: &Arc<dyn Clock>,
-        neighbours: &dyn Neighbours,
-        taking: Taking,
-    ) -> Result<Arc<Pulse>, PoolError> {
-        let page = Page::of(volume, pool_id, neighbours);
+        neighbours: &dyn HostProcesses,
+        taking: TakeoverConditions,
+    ) -> Result<Arc<HeartbeatWriter>, PoolError> {
+        let page = HeartbeatPage::of(volume, pool_id, neighbours);
         let found = if taking.is_open {
             page.wait_until_gone(neighbours, taking.is_forced)?
         } else {
             page.read()?.1
         };
         let counter = found.map_or(0, |found| found.counter);
-        let mut state = State { counter, due_ns: 0, is_stopped: false, failure: None };
+        let mut state = HeartbeatState { counter, due_ns: 0, is_stopped: false, failure: None };
         state.write(&page, clock.as_ref())?;
         page.verify()?;
-        let pulse = Pulse { page, clock: Arc::clone(clock), state: Mutex::new(state) };
+        let pulse = HeartbeatWriter { page, clock: Arc::clone(clock), state: Mutex::new(state) };
         let pulse = Arc::new(pulse);
         neighbours.begun(&pulse);
         Ok(pulse)
     }
 
-    /// HB2: looks whether the heartbeat there is still ours. One that does not verify is nobody's.
+    /// Checks that the heartbeat is ours (HB2). A page that does not verify passes.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Taken`]; or what the device said.
+    /// [`DeviceError::Taken`] if it is foreign, or the read error.
     pub fn verify(&self) -> Result<(), DeviceError> {
         self.page.verify()
     }
 
-    /// Writes it if it is due. A device that does not answer a read is not written to.
+    /// Writes the heartbeat if it is due, and if the device can be read.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Taken`], or that it cannot be written: the pool must stop writing, for others
-    /// take it for gone.
+    /// [`DeviceError::Taken`], or the write error: the pool must stop writing, because other
+    /// servers will consider it unused. Later calls return the same error.
     pub fn beat(&self) -> Result<(), DeviceError> {
         let Some(mut state) = self.state.try_lock() else { return Ok(()) };
         if let Some(failure) = &state.failure {
@@ -350,7 +349,7 @@ impl Pulse {
         done
     }
 
-    /// HB3: ends it; a write that is under way is waited for.
+    /// Stops the heartbeat, after a write in flight (HB3).
     pub fn stop(&self) {
         self.state.lock().is_stopped = true;
     }
@@ -368,23 +367,23 @@ mod tests {
 
     const POOL: PoolId = PoolId([7; 16]);
 
-    /// A process of a machine, to which other processes are there, are not, or cannot be seen;
-    /// while it waits, another may write its heartbeat.
+    /// A host that reports others as alive, dead, or unknown. While it waits, `beside` may write
+    /// its heartbeat.
     #[derive(Debug)]
-    struct One {
-        own: Holder,
+    struct TestProcess {
+        own: PoolHolder,
         sees: Option<bool>,
         waited_ns: AtomicU64,
-        beside: Option<Arc<Pulse>>,
+        beside: Option<Arc<HeartbeatWriter>>,
         clock: Arc<ManualClock>,
     }
 
-    impl Neighbours for One {
-        fn own(&self) -> Holder {
+    impl HostProcesses for TestProcess {
+        fn own(&self) -> PoolHolder {
             self.own
         }
 
-        fn is_alive(&self, _: &Holder) -> Option<bool> {
+        fn is_alive(&self, _: &PoolHolder) -> Option<bool> {
             self.sees
         }
 
@@ -397,13 +396,13 @@ mod tests {
         }
     }
 
-    struct Ground {
+    struct HeartbeatFixture {
         volume: Volume,
         clock: Arc<ManualClock>,
     }
 
-    impl Ground {
-        fn new() -> Ground {
+    impl HeartbeatFixture {
+        fn new() -> HeartbeatFixture {
             let geometry = Geometry::plan(&GeometryOptions {
                 device_bytes: 16 << 20,
                 fragment_bytes: 4096,
@@ -413,48 +412,52 @@ mod tests {
             });
             let device = MemoryDevice::new("memory", 16 << 20);
             let volume = Volume::new(device, geometry.expect("16 MiB are enough"));
-            Ground { volume, clock: Arc::new(ManualClock::new()) }
+            HeartbeatFixture { volume, clock: Arc::new(ManualClock::new()) }
         }
 
-        fn one(&self, boot: u8, process: u32, sees: Option<bool>) -> One {
-            let own = Holder { boot_id: [boot; 16], process, ..Holder::NOBODY };
+        fn one(&self, boot: u8, process: u32, sees: Option<bool>) -> TestProcess {
+            let own = PoolHolder { boot_id: [boot; 16], process, ..PoolHolder::NOBODY };
             let (waited_ns, beside) = (AtomicU64::new(0), None);
-            One { own, sees, waited_ns, beside, clock: Arc::clone(&self.clock) }
+            TestProcess { own, sees, waited_ns, beside, clock: Arc::clone(&self.clock) }
         }
 
-        fn take(&self, who: &One, is_forced: bool) -> Result<Arc<Pulse>, PoolError> {
+        fn take(
+            &self,
+            who: &TestProcess,
+            is_forced: bool,
+        ) -> Result<Arc<HeartbeatWriter>, PoolError> {
             let clock: Arc<dyn Clock> = Arc::<ManualClock>::clone(&self.clock);
-            let taking = Taking { is_open: true, is_forced };
-            Pulse::take(&self.volume, POOL, &clock, who, taking)
+            let taking = TakeoverConditions { is_open: true, is_forced };
+            HeartbeatWriter::take(&self.volume, POOL, &clock, who, taking)
         }
     }
 
-    fn is_in_use(taken: Result<Arc<Pulse>, PoolError>) -> bool {
+    fn is_in_use(taken: Result<Arc<HeartbeatWriter>, PoolError>) -> bool {
         matches!(taken, Err(PoolError::InUse { .. }))
     }
 
-    /// Goal: after a crash on the same machine nobody waits; while the process is there it is
-    /// waited for to end, and no longer.
+    /// Goal: on one machine, a takeover from a crashed process waits for nothing, and one from a
+    /// live process for the grace time.
     #[test]
     fn on_one_machine_the_process_decides_without_waiting() {
         for (sees, is_refused) in [(Some(false), false), (Some(true), true)] {
-            let ground = Ground::new();
+            let ground = HeartbeatFixture::new();
             ground.take(&ground.one(1, 10, None), true).expect("nobody has it");
             let second = ground.one(1, 11, sees);
             assert_eq!(is_in_use(ground.take(&second, false)), is_refused);
             let waited_ns = second.waited_ns.load(Ordering::Relaxed);
             assert_eq!(waited_ns, if is_refused { ENDING_NS } else { 0 });
-            // To force it is to say something of other machines.
+            // Force vouches for other machines only.
             assert_eq!(is_in_use(ground.take(&second, true)), is_refused);
         }
     }
 
-    /// Goal: the pool of another machine is taken when that has not moved for two intervals, and is
-    /// not when it has. So is one that a process has which cannot be seen.
+    /// Goal: a pool of another machine or invisible process is taken only if its heartbeat stands
+    /// still for two intervals.
     #[test]
     fn elsewhere_the_counter_decides_after_two_intervals() {
         for boot in [1, 2] {
-            let ground = Ground::new();
+            let ground = HeartbeatFixture::new();
             let first = ground.take(&ground.one(1, 10, None), true).expect("nobody has it");
             let mut second = ground.one(boot, 11, None);
             second.beside = Some(Arc::clone(&first));
@@ -468,19 +471,20 @@ mod tests {
         }
     }
 
-    /// Goal: damage and blanks are nobody, and time is given to whoever may be there.
+    /// Goal: a damaged or blank page is watched, in case an owner exists.
     #[test]
     fn what_does_not_verify_is_watched() {
-        let ground = Ground::new();
+        let ground = HeartbeatFixture::new();
         let mut who = ground.one(1, 10, Some(false));
         ground.take(&who, false).expect("it does not move");
         assert_eq!(*who.waited_ns.get_mut(), 2 * INTERVAL_NS);
     }
 
-    /// Goal: who lost the pool to another learns of it at his next heartbeat, and for good.
+    /// Goal: a server that has lost the pool gets an error at its next heartbeat and at all later
+    /// ones.
     #[test]
     fn whoever_finds_another_beats_no_more() {
-        let ground = Ground::new();
+        let ground = HeartbeatFixture::new();
         let first = ground.take(&ground.one(1, 10, None), true).expect("nobody has it");
         first.beat().expect("not due");
         let second = ground.take(&ground.one(2, 20, None), true).expect("forced");
@@ -493,10 +497,10 @@ mod tests {
         first.verify().expect_err("it is another's");
     }
 
-    /// Goal: an idle pool costs one write for each interval, and none once it is closed (HB3).
+    /// Goal: an idle pool costs one write per interval, and none once closed (HB3).
     #[test]
     fn it_is_written_when_it_is_due_and_not_after_its_end() {
-        let ground = Ground::new();
+        let ground = HeartbeatFixture::new();
         let pulse = ground.take(&ground.one(1, 10, None), true).expect("nobody has it");
         let counter = || pulse.page.read().expect("memory").1.expect("it is there").counter;
         let mut seen = Vec::new();
@@ -514,21 +518,21 @@ mod tests {
 
     #[test]
     fn the_lock_that_he_has_who_asks_was_let_go() {
-        let ground = Ground::new();
+        let ground = HeartbeatFixture::new();
         let neighbour = ground.one(1, 11, Some(true));
-        let holder = Holder { lock: Some([8, 9]), ..ground.one(1, 10, None).own };
+        let holder = PoolHolder { lock: Some([8, 9]), ..ground.one(1, 10, None).own };
         let found = Heartbeat { pool_id: POOL, holder, counter: 1, interval_ms: INTERVAL_MS };
-        let own = Holder { lock: Some([8, 9]), ..neighbour.own };
-        assert_eq!(judge(Some(&found), &own, &neighbour), Verdict::Gone);
-        let own = Holder { lock: Some([8, 10]), ..neighbour.own };
-        assert_eq!(judge(Some(&found), &own, &neighbour), Verdict::Alive);
-        let own = Holder { boot_id: [2; 16], lock: Some([8, 9]), ..neighbour.own };
-        assert_eq!(judge(Some(&found), &own, &neighbour), Verdict::Unknown);
+        let own = PoolHolder { lock: Some([8, 9]), ..neighbour.own };
+        assert_eq!(judge(Some(&found), &own, &neighbour), HolderStatus::Gone);
+        let own = PoolHolder { lock: Some([8, 10]), ..neighbour.own };
+        assert_eq!(judge(Some(&found), &own, &neighbour), HolderStatus::Alive);
+        let own = PoolHolder { boot_id: [2; 16], lock: Some([8, 9]), ..neighbour.own };
+        assert_eq!(judge(Some(&found), &own, &neighbour), HolderStatus::Unknown);
     }
 
     #[test]
     fn a_message_names_the_machine_on_one_line() {
-        let ground = Ground::new();
+        let ground = HeartbeatFixture::new();
         let own = ground.one(1, 11, None).own;
         let mut holder = ground.one(2, 10, None).own;
         holder.machine_name[..8].copy_from_slice(b"al\x1b\npha\0");

@@ -1,13 +1,13 @@
-//! Blocks that outlive a device. Knows no files.
+//! Block storage that survives the loss of a device. Has no notion of files.
 //!
-//! Layers, lowest first: [`device`] with its [`counters`], [`volume`], [`pool`]; beside them
-//! [`members`], which judges labels.
+//! Layers, lowest first: `convert`, `parity`, `device`, `members`, `pool`, `volume`, `heartbeat`.
 
 mod convert;
-pub mod counters;
 pub mod device;
 pub mod heartbeat;
 pub mod members;
 pub mod parity;
 pub mod pool;
 pub mod volume;
+
+pub use device::counters;

@@ -1,20 +1,19 @@
 //! Parity: the exclusive or of the units of a row.
 //!
-//! Plain loops over fixed arrays, which the compiler turns into vector instructions. They are there
-//! three times on x86-64, with the widest that any processor has (AVX-512), those of most (AVX2),
-//! and those of all (SSE2); which one runs the processor says. `examples/parity.rs` measures them.
+//! The loops are plain and left to the compiler's vectorizer, for AVX-512, AVX2 and SSE2. The
+//! version is selected at run time. `examples/parity.rs` measures them.
 #![allow(unsafe_code)]
 
-/// Bytes that are taken at once: four registers of 128 bits, or one of 512.
+/// Bytes per iteration: four 128-bit registers, or one of 512 bits.
 const STEP_BYTES: usize = 64;
-/// Sources that are taken at once: each pass reads and writes the target, so fewer passes.
+/// Sources per pass. Each pass reads and writes the target, so fewer passes are faster.
 const SOURCES_AT_ONCE: usize = 4;
 
-/// Makes `target` the exclusive or of itself and `sources`, each as long as it.
+/// Adds (exclusive or) `sources` to `target`.
 ///
 /// # Panics
 ///
-/// If a source has another length: a bug in the caller.
+/// If a source and `target` differ in length.
 pub fn xor_into(target: &mut [u8], sources: &[&[u8]]) {
     for source in sources {
         assert_eq!(source.len(), target.len(), "units of a row are of one length");
@@ -22,11 +21,11 @@ pub fn xor_into(target: &mut [u8], sources: &[&[u8]]) {
     #[cfg(target_arch = "x86_64")]
     {
         if std::arch::is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has these instructions.
+            // SAFETY: the processor has AVX-512F, as detected above.
             return unsafe { xor_512(target, sources) };
         }
         if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: as above.
+            // SAFETY: the processor has AVX2, as detected above.
             return unsafe { xor_256(target, sources) };
         }
     }
@@ -45,7 +44,7 @@ fn xor_256(target: &mut [u8], sources: &[&[u8]]) {
     xor_all(target, sources);
 }
 
-/// Inlined, so that each caller's instructions are used.
+/// Inlined, so that each caller's target features apply.
 #[inline(always)]
 fn xor_all(target: &mut [u8], sources: &[&[u8]]) {
     let (groups, rest) = sources.as_chunks::<SOURCES_AT_ONCE>();
@@ -60,7 +59,6 @@ fn xor_all(target: &mut [u8], sources: &[&[u8]]) {
     }
 }
 
-/// Takes all of `sources` in one pass.
 #[inline(always)]
 fn xor_some<const COUNT: usize>(target: &mut [u8], sources: [&[u8]; COUNT]) {
     let (whole, rest) = target.as_chunks_mut::<STEP_BYTES>();
@@ -86,7 +84,7 @@ mod tests {
         (0..length).map(|_| prng.next_u64().to_le_bytes()[0]).collect()
     }
 
-    /// Goal: whatever instructions a processor has, parity is the same.
+    /// Goal: every instruction set yields the same parity.
     #[test]
     fn all_kinds_of_instructions_say_the_same() {
         let mut prng = Prng::from_seed(6);
@@ -102,8 +100,7 @@ mod tests {
         }
     }
 
-    /// Goal: parity is the sum of all, byte for byte, and any unit is what is missing from the sum
-    /// of the others.
+    /// Goal: parity is the exclusive or of all units, and restores any lost unit.
     #[test]
     fn any_unit_comes_back_from_the_others() {
         let mut prng = Prng::from_seed(5);

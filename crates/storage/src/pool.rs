@@ -1,21 +1,20 @@
-//! Which devices make a pool: labels and the copies of the superblock.
+//! Pool labels: reading, judging and updating the superblock copies of a device.
 //!
 //! # Crashes
 //!
-//! An update writes the copies in two steps with a flush after each: one of the front pair and one
-//! of the pair at the end, then the others. So some copy always verifies (S1), the one with the
-//! highest sequence is current, and after an update no copy says anything older: one that rots
-//! later costs nothing.
+//! An update writes one copy of the front pair and one of the end pair, flushes, writes the other
+//! two, and flushes. So some copy always verifies (S1), the highest sequence is current, and a
+//! finished update leaves no older copy behind.
 //!
-//! A copy of the second step therefore tells that all members that got this update have the first
-//! ([`SuperblockReport::settled`]): whoever shows an older label later is not what it was. And
-//! where both copies of the second step are those of updates before, nothing was acknowledged
-//! that waited for this one ([`SuperblockReport::epoch`]).
+//! A copy of the second step proves that the first step is durable on all members that got the
+//! update ([`SuperblockReport::settled`]). So a member that later shows an older label is an
+//! outdated copy of the member, or has lost writes. If both copies of the second step are older,
+//! the update did not finish, and nothing that waited for it was acknowledged
+//! ([`SuperblockReport::epoch`]).
 //!
-//! A pool comes into being with one write: a creation writes all copies but the first, flushes, and
-//! then writes the first. Of a pool that was never mounted, whose copies are those of its creation
-//! ([`SEQUENCE_OF_CREATION`]), every copy must therefore be there (S3): if one was never written
-//! the creation was cut off, and what lies below may be anything.
+//! One write creates a pool: the first copy, after a flush of the others. So a pool that was never
+//! mounted ([`SEQUENCE_OF_CREATION`]) must have all copies (S3). If one is blank, the creation was
+//! cut off and the device may hold anything.
 
 use format::geometry::{Geometry, POOL_BYTES_MIN, SUPERBLOCK_COPIES};
 use format::members::Membership;
@@ -25,40 +24,49 @@ use format::superblock::{
 
 use crate::convert::to_u64;
 use crate::device::{
-    AlignedBuffer, Device, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
+    AlignedBuffer, Device, DeviceError, DeviceOperation, IoPurpose, SharedBytes, SharedDevice,
+    Ticket,
 };
-use crate::members::MembersError;
+use crate::members::{LabelledDevice, MembersError};
 
-/// Sequence of the copies that a creation writes; the first mount writes higher ones.
+/// Sequence of the copies that a creation writes. Mounts write higher ones.
 pub(crate) const SEQUENCE_OF_CREATION: u64 = 1;
 
-/// What became of each copy of the superblock on one device.
+/// The superblock copies read from one device.
 #[derive(Debug)]
 pub struct SuperblockReport {
-    /// The current superblock.
+    /// The copy with the highest sequence.
     pub current: Superblock,
-    /// What was wrong with each copy; `None`: it verifies.
+    /// The error of each copy, or `None` if it verifies.
     pub copies: Vec<Option<SuperblockError>>,
-    /// The newest update, by its sequence, that all members have that got it: a copy of its second
-    /// step is here.
+    /// Newest update known to be durable on all members that got it, from a copy of its second
+    /// step.
     pub settled: u64,
-    /// The label before `current`, where the update to that was only begun.
+    /// The label before `current`, if the update to `current` was only begun.
     pub before: Option<Box<Superblock>>,
 }
 
 impl SuperblockReport {
-    /// Returns the newest epoch of membership in which anything may have been acknowledged with the
-    /// device: an update of it may have come to its end there.
+    /// Returns the newest epoch of membership in which a request may have been acknowledged.
     #[must_use]
     pub fn epoch(&self) -> Membership {
         self.before.as_deref().unwrap_or(&self.current).membership()
     }
 
-    /// Returns by what the newest of several labels is known: an epoch that was only begun decides
-    /// less than one in which something may have been acknowledged.
+    /// Returns the sort key of labels. If the update to the label's epoch was only begun, the label
+    /// sorts under the epoch before.
     #[must_use]
     pub fn age(&self) -> (u64, u64) {
         (self.epoch().number, self.current.sequence)
+    }
+}
+
+impl LabelledDevice {
+    /// Combines a device name and the report on its labels.
+    #[must_use]
+    pub fn new(name: String, read: SuperblockReport) -> LabelledDevice {
+        let SuperblockReport { current, settled, before, .. } = read;
+        LabelledDevice { name, label: current, settled, before }
     }
 }
 
@@ -66,69 +74,69 @@ impl SuperblockReport {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// No copy verifies. The error of the copy that says most.
+    /// No copy verifies. `cause` is the most informative of the errors of the copies.
     #[error("{device}: {cause}")]
     Superblock {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// What is wrong with it.
+        /// Copy error.
         cause: SuperblockError,
     },
-    /// The creation of the pool was cut off: there is no pool, and nothing is lost.
+    /// The creation was cut off. There is no pool, and nothing is lost.
     #[error(
         "{device}: the creation of the pool was cut off, so there is none: make it again with \
-         holdfast create --force"
+         `holdfast create {device} --force`"
     )]
     Unfinished {
-        /// Name of the device.
+        /// Device name.
         device: String,
     },
-    /// A number in the label has come to its end. Its bytes were made up: restore them.
+    /// A counter in the label is at its maximum, which normal use never reaches. Restore the label.
     #[error(
         "{device}: {field} in the label is as high as it can be, which no use of a pool brings \
          about: the label was changed by something else, and nothing is written to it; leave the \
          device out if others of the pool are there, else restore it from a copy"
     )]
     Worn {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// Which number.
+        /// Counter name.
         field: &'static str,
     },
-    /// The devices do not make a pool together.
+    /// The devices do not form a pool.
     #[error(transparent)]
     Members(#[from] MembersError),
-    /// The device could not be read or written.
+    /// A read or write failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Another has it open to write to it.
+    /// Another process has the pool open for writing.
     #[error(
         "{device}: the pool is in use {by}: unmount it there; if that machine is known to be off, \
          mount with --force"
     )]
     InUse {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// `by process 5 of this machine`.
+        /// Owner, as `by process 5 of this machine`.
         by: String,
     },
-    /// The device is shorter than the pool was made for: it was truncated.
+    /// The device is shorter than its label requires.
     #[error(
         "{device}: {found_bytes} bytes, but the pool was made for {expected_bytes}: the device was \
          truncated; make it as long again (a file: truncate -s {expected_bytes} {device}) and \
          check it; only if that finds damage restore it from a copy"
     )]
     Truncated {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// What there is.
+        /// Actual size.
         found_bytes: u64,
-        /// What there should be.
+        /// Size by the label.
         expected_bytes: u64,
     },
 }
 
-/// Refuses a device that is known to take no writes, before the first is tried.
+/// Refuses a device known to be read-only, before the first write.
 ///
 /// # Errors
 ///
@@ -141,12 +149,12 @@ pub fn check_writable(device: &dyn Device) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Reads every copy of the superblock and returns the current one.
+/// Reads every copy of the superblock and selects the current one.
 ///
 /// # Errors
 ///
-/// [`PoolError::Superblock`] when no copy verifies: [`SuperblockError::BadMagic`] for a device that
-/// was never part of a pool.
+/// [`PoolError::Superblock`] if no copy verifies ([`SuperblockError::BadMagic`] on a device without
+/// a pool), or another [`PoolError`] if the current copy is unusable.
 pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolError> {
     let name = device.info().name.clone();
     let size_bytes = device.info().size_bytes;
@@ -187,16 +195,16 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
     Ok(SuperblockReport { current, copies, settled, before })
 }
 
-/// Returns the label that a device had before the update to `current`, where that was only begun.
+/// Returns the label before the update to `current`, if that was only begun.
 ///
-/// Each update that came to its end wrote both of the copies that the second step of the newest one
-/// writes, in its first step or its second. So none has ended that is newer than both, though one
-/// of them should be lost, or of a time when the device was longer.
+/// A finished update wrote all copies, among them the two of the second step of `current`. So the
+/// newer of these two is of the last finished update, even if the other was lost, or dates from
+/// before the device grew.
 fn before_begun<'c>(
     current: &Superblock,
     copies: &'c [Result<Superblock, SuperblockError>],
 ) -> Option<&'c Superblock> {
-    // One that does not verify may have been of the second step.
+    // A copy that does not verify may be a torn write of the second step.
     let of_copy = |copy: u16| {
         let label = copies.get(usize::from(copy))?.as_ref().ok()?;
         let is_before = label.sequence < current.sequence;
@@ -207,14 +215,14 @@ fn before_begun<'c>(
     Some(if front.sequence > end.sequence { front } else { end })
 }
 
-/// Returns the copies that the two steps of update number `sequence` write.
+/// Returns the copies that each step of update `sequence` writes.
 pub(crate) fn steps_of(sequence: u64) -> [[u16; 2]; 2] {
     let turn = u16::from(!sequence.is_multiple_of(2));
     [[turn, 2], [1 - turn, 3]]
 }
 
-/// Whether the creation of the pool has written some copies and not yet all (S3). One that is torn
-/// or rotten was written: the first mount tears copies as well.
+/// Whether the creation was cut off after some copies (S3). A torn or rotten copy counts as
+/// written, because the first mount tears copies too.
 fn is_unfinished(current: &Superblock, copies: &[Option<SuperblockError>]) -> bool {
     let blank = [0; 8];
     let mut errors = copies.iter().flatten();
@@ -222,8 +230,7 @@ fn is_unfinished(current: &Superblock, copies: &[Option<SuperblockError>]) -> bo
         && errors.any(|error| *error == SuperblockError::BadMagic { found: blank })
 }
 
-/// Whether the device was made longer since the pool was made on it, which was finished: the last
-/// copies are where it ended then.
+/// Whether the device has grown since a finished creation: both end copies are at its former end.
 fn was_finished_shorter(
     device: &dyn Device,
     current: &Superblock,
@@ -239,7 +246,8 @@ fn was_finished_shorter(
     is_longer && !is_unfinished(current, &copies[..2]) && (2..SUPERBLOCK_COPIES).all(is_there)
 }
 
-/// Tells a truncated pool from a device that never was one, by the copies that lie at the front.
+/// Distinguishes, by the front copies, a truncated pool from a foreign device. Returns the error
+/// for it.
 fn front_copies_only(
     device: &dyn Device,
     name: String,
@@ -262,12 +270,11 @@ fn front_copies_only(
     Err(PoolError::Superblock { device: name, cause: first.unwrap_or(cause) })
 }
 
-/// Reads one copy of the superblock, whatever it holds: as much as says anything, and zeros for the
-/// rest. Returns where it lies as well.
+/// Reads copy `copy` without verifying it, padded with zeros, and returns its offset too.
 ///
 /// # Errors
 ///
-/// What the device said.
+/// The device's error.
 pub fn read_superblock_bytes(
     device: &dyn Device,
     copy: u16,
@@ -279,10 +286,10 @@ pub fn read_superblock_bytes(
 fn read_bytes(device: &dyn Device, offset: u64) -> Result<[u8; SUPERBLOCK_BYTES], DeviceError> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     let (head, rest) = bytes.split_at_mut(SUPERBLOCK_HEAD_BYTES);
-    head.copy_from_slice(&device.read(Purpose::Superblock, offset, head.len())?);
+    head.copy_from_slice(&device.read(IoPurpose::Superblock, offset, head.len())?);
     if bytes_in_use(head) > head.len() {
         let offset = offset + to_u64(head.len());
-        rest.copy_from_slice(&device.read(Purpose::Superblock, offset, rest.len())?);
+        rest.copy_from_slice(&device.read(IoPurpose::Superblock, offset, rest.len())?);
     }
     Ok(bytes)
 }
@@ -292,7 +299,7 @@ fn read_copy(device: &dyn Device, offset: u64, copy: u16) -> Result<Superblock, 
     Superblock::decode(&read_bytes(device, offset).map_err(unreadable)?, copy)
 }
 
-/// A newer version says more than a bad checksum, and that more than a foreign magic.
+/// A version error outranks a bad field, a bad checksum, and a foreign magic, in this order.
 fn most_telling(copies: &[Option<SuperblockError>]) -> SuperblockError {
     let weight = |error: &SuperblockError| match error {
         SuperblockError::UnsupportedVersion { .. }
@@ -311,7 +318,6 @@ fn most_telling(copies: &[Option<SuperblockError>]) -> SuperblockError {
         .unwrap_or(SuperblockError::BadMagic { found: [0; 8] })
 }
 
-/// Starts to write one copy.
 pub(crate) fn submit_superblock_copy(
     device: &dyn Device,
     superblock: &Superblock,
@@ -320,14 +326,14 @@ pub(crate) fn submit_superblock_copy(
     let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
     let bytes = superblock.encode(copy);
     let data = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes[..bytes_in_use(&bytes)]))];
-    device.submit(Purpose::Superblock, Operation::Write { offset, data })
+    device.submit(IoPurpose::Superblock, DeviceOperation::Write { offset, data })
 }
 
-/// Writes one copy, not yet durable.
+/// Writes one copy, without a flush.
 ///
 /// # Errors
 ///
-/// What the device said.
+/// The device's error.
 pub fn write_superblock_copy(
     device: &dyn Device,
     superblock: &Superblock,
@@ -336,15 +342,14 @@ pub fn write_superblock_copy(
     let offset = Geometry::superblock_offset(device.info().size_bytes, copy);
     let bytes = superblock.encode(copy);
     let bytes = AlignedBuffer::copy_of(&bytes[..bytes_in_use(&bytes)]);
-    device.write(Purpose::Superblock, offset, bytes)
+    device.write(IoPurpose::Superblock, offset, bytes)
 }
 
-/// Writes the first `superblock` of a pool to all copies, so that the last write makes the pool
-/// (S3).
+/// Writes the first `superblock` of a pool to all copies (S3).
 ///
 /// # Errors
 ///
-/// What the device said: there is no pool.
+/// The device's error. No pool exists then.
 pub fn write_first_superblocks(
     device: &SharedDevice,
     superblock: &mut Superblock,
@@ -353,18 +358,17 @@ pub fn write_first_superblocks(
     for copy in 1..SUPERBLOCK_COPIES {
         write_superblock_copy(device.as_ref(), superblock, copy)?;
     }
-    device.flush(Purpose::Superblock)?;
-    // CRASH: only the write of this copy makes a pool of what is there.
+    device.flush(IoPurpose::Superblock)?;
+    // CRASH: the pool exists only once this copy is written.
     write_superblock_copy(device.as_ref(), superblock, 0)?;
-    device.flush(Purpose::Superblock)
+    device.flush(IoPurpose::Superblock)
 }
 
-/// Writes `superblock` to all copies, the front pair and the pair at the end each between two
-/// flushes.
+/// Increments the sequence of `superblock` and writes all copies, in two flushed steps.
 ///
 /// # Errors
 ///
-/// What the device said: the pool must stop writing.
+/// The device's error. The pool must stop writing.
 pub fn update_all_superblocks(
     device: &SharedDevice,
     superblock: &mut Superblock,
@@ -374,7 +378,7 @@ pub fn update_all_superblocks(
         for copy in copies {
             write_superblock_copy(device.as_ref(), superblock, copy)?;
         }
-        device.flush(Purpose::Superblock)?;
+        device.flush(IoPurpose::Superblock)?;
     }
     Ok(())
 }

@@ -1,30 +1,26 @@
-//! The volume: every place of the pool as bytes on its devices.
+//! The volume: maps every place of the pool to bytes on its devices, and performs all I/O of a
+//! pool. The layers above hold no device.
 //!
-//! It owns all I/O of a pool, the fixed regions' too: nobody above it has a device, only the one
-//! who hands it over.
-//!
-//! On one device a place is an offset, and nothing is between the volume and the device. Over
-//! several lies a [`Composite`], which is a device too, the *linear space* of the pool: byte n of
-//! it is what [`Geometry::device_offset`] names.
+//! On one device a place is an offset. Over several, a [`Composite`] is itself a device, the
+//! *linear space* of the pool, and [`Geometry::device_offset`] is an offset in it.
 //!
 //! # How another layout is added
 //!
-//! 1. It gets a variant of [`format::members::Layout`], and `members::judge` says which members it
-//!    can do without.
-//! 2. `volume/NAME.rs` implements [`Composite`] over a [`MemberSet`], which knows the members,
-//!    sends to one ([`MemberSet::submit`]) or waits for several ([`MemberSet::together`]), flushes
-//!    all, writes labels, and fails members. The layout adds the arithmetic from a byte of the
-//!    linear space to slots and offsets, what it does where a read fails or does not verify
-//!    ([`Composite::heal`]), and how what a member should have is made anew
-//!    ([`Composite::begin_remake`]) and verified ([`Composite::compare`]). `needed` of
-//!    [`MemberSet::new`] is how many it cannot do without.
-//! 3. `volume/open.rs` puts it over the members. `info().size_bytes` of it is what the geometry
-//!    calls the bytes of the device.
+//! 1. It gets a variant of [`format::members::Layout`], and `members::judge` decides which members
+//!    it can lose.
+//! 2. `volume/NAME.rs` implements [`Composite`] over a [`MemberSet`]. The set sends requests
+//!    ([`MemberSet::submit`], [`MemberSet::together`]), flushes, writes labels, and fails members.
+//!    The layout adds the mapping from the linear space to slots and offsets, repair
+//!    ([`Composite::heal`]), rebuild ([`Composite::begin_rebuild`]) and comparison of copies
+//!    ([`Composite::compare`]). `needed` of [`MemberSet::new`] is the number of members that it
+//!    cannot lose.
+//! 3. `volume/open.rs` puts it over the members. Its `info().size_bytes` is the device size of the
+//!    geometry.
 //!
-//! Fixed regions, below [`Geometry::groups_offset`], lie at the same offset of several members
-//! ([`Composite::copies`]): superblocks each member has for itself (`set.rs`), and heartbeat,
-//! journal, double-write area and group table go to all. Of what is in groups the purpose of a
-//! request says how it is kept ([`Purpose::redundancy`]).
+//! Fixed regions, below [`Geometry::groups_offset`], lie at equal offsets of several members
+//! ([`Composite::copies`]). Superblocks are private to a member (`set.rs`). Heartbeat, journal,
+//! double-write area and group table are mirrored. In allocation groups the purpose of a request
+//! selects the redundancy ([`IoPurpose::redundancy`]).
 
 mod attaching;
 mod below;
@@ -39,6 +35,7 @@ mod lanes;
 mod lone;
 mod longer;
 mod main_group;
+mod membership;
 mod mirror;
 mod narrowing;
 mod open;
@@ -55,41 +52,47 @@ mod spares;
 mod striped;
 
 pub use attaching::{AttachError, DetachError, Detached};
-pub use composite::{Choose, Compared, Composite, Healed, ParityMended, Remade, ToRemake, Verify};
-pub use growth::{AddGroupError, Changing, NewGroup};
-pub use joining::{Copied, ReplaceError};
-pub use journal_apart::Active;
-pub use lanes::{LaneError, LeavingLane};
-pub use longer::{GrowError, Growing, Room, why_no_more};
-pub use main_group::MainError;
-pub use narrowing::{NarrowError, Narrowing};
-pub use open::Opening;
+pub use composite::{
+    Choose, Composite, ParityCheckOutcome, RebuildRequest, RebuiltPiece, RedundancyComparison,
+    RepairOutcome, Verify,
+};
+pub use growth::{AddGroupError, DiskGroupSpec, LayoutChangeGuard};
+pub use joining::{MemberCopyProgress, ReplaceError};
+pub use journal_apart::ActiveJournalRanges;
+pub use lanes::{LaneError, LaneRemoval};
+pub use longer::{GrowError, PossibleGrowth, PreparedGrowth, why_no_more};
+pub use main_group::MainGroupError;
+pub use membership::Membership;
+pub use narrowing::{NarrowError, PlannedNarrowing};
+pub use open::VolumeDevices;
 pub use parity_reads::{ParityReader, ParityReads};
-pub use ranges::{Hold, InFlight};
-pub use reshaping::{Busy, KindOf, Moved, Reshaping, Way};
+pub use ranges::{InFlightWrite, RangeHold};
+pub use reshaping::{
+    KindOf, ReshapeProgress, SegmentBusyError, SegmentMoveMode, SegmentMoveOutcome,
+};
 pub use returning::ReturnError;
-pub use set::{Change, MemberFailure, MemberSet, MendsCounted, View};
-pub use slot::{MemberCounts, Slot, Stay};
-pub use spares::{SpareError, TakenSpare};
-pub use striped::RowsKnown;
+pub use set::{LabelChange, MemberFailure, MemberSet, MemberView, RepairCounting};
+pub use slot::{MemberCounts, MemberSlot, MemberTenure};
+pub use spares::{ActiveSpare, SpareError};
+pub use striped::KnownRows;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use self::below::Below;
-use self::groups::Part;
-use self::lone::Lone;
+use self::below::OverlayBase;
+use self::groups::PoolPart;
+use self::lone::SingleDevice;
 use format::geometry::Geometry;
 use format::ids::Place;
 use format::page::PAGE_BYTES;
 use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
 use crate::convert::to_u64;
 use crate::device::{
-    AlignedBuffer, DeviceError, Operation, Purpose, Redundancy, RequestKind, SharedBytes,
+    AlignedBuffer, DeviceError, DeviceOperation, IoPurpose, Redundancy, RequestKind, SharedBytes,
     SharedDevice, Ticket,
 };
 use runtime::sync::Mutex;
@@ -97,41 +100,30 @@ use runtime::sync::Mutex;
 use crate::members::paths_of;
 use crate::pool::{PoolError, check_writable, update_all_superblocks, write_first_superblocks};
 
-/// Most times that the disk groups of an open pool change: each time leaves an edition in memory.
-const EDITIONS_MAX: usize = 64;
-
-/// What the space of a pool is between two changes of its disk groups.
+/// The layout of the pool between two changes of its disk groups.
 #[derive(Debug)]
 struct Edition {
     device: SharedDevice,
-    /// The same as `device`, over several; `None`: there is one.
+    /// `device` as a layout over several members. `None` on one device.
     composite: Option<Arc<dyn Composite>>,
-    /// Of a space whose changes stay in memory: what else there is to read.
-    below: Option<Below>,
-    /// The disk groups that `composite` is made of; none where there is one.
-    parts: Vec<Part>,
+    /// The layout under an overlay, for reads of its copies.
+    below: Option<OverlayBase>,
+    /// The disk groups under `composite`. Empty on one device.
+    parts: Vec<PoolPart>,
     geometry: Geometry,
 }
 
-/// All that the space was since the pool was opened. None goes before the last user of the volume
-/// does, so whoever looks needs no lock.
-#[derive(Debug)]
+/// All editions since the open, kept as long as the volume so that readers need no lock. Each
+/// change of the disk groups by an administrator leaves one to four.
+#[derive(Debug, Default)]
 struct Editions {
-    all: [OnceLock<Edition>; EDITIONS_MAX],
-    /// Which of them counts.
+    /// Apart, since most pools never get another: reading it costs less than the table.
+    first: OnceLock<Edition>,
+    later: boxcar::Vec<Edition>,
+    /// 0 for the first, else one more than the number in `later`.
     current: AtomicUsize,
-    /// Held by whoever makes another.
     changing: Mutex<()>,
-    /// The device of a pool that was opened on one alone.
-    lone: OnceLock<Arc<Lone>>,
-}
-
-impl Default for Editions {
-    fn default() -> Editions {
-        let all = std::array::from_fn(|_| OnceLock::new());
-        let (changing, lone) = (Mutex::default(), OnceLock::new());
-        Editions { all, current: AtomicUsize::new(0), changing, lone }
-    }
+    lone: OnceLock<Arc<SingleDevice>>,
 }
 
 /// The space of a pool.
@@ -144,36 +136,36 @@ impl Volume {
     /// Returns the space that `geometry` lays out on `device`.
     #[must_use]
     pub fn new(device: SharedDevice, geometry: Geometry) -> Volume {
-        let composite = Arc::clone(&device).composite();
+        let composite = composite::of_device(&device);
         let volume = Volume { editions: Arc::default() };
         let (below, parts) = (None, Vec::new());
-        volume.set_edition(0, Edition { device, composite, below, parts, geometry });
+        volume.set_edition(Edition { device, composite, below, parts, geometry });
         volume
     }
 
-    /// Returns the space that `geometry` lays out on `device`, to which others may come while it is
-    /// in use.
+    /// Returns the space on a single device, to which others may be attached later.
     fn alone(device: SharedDevice, geometry: Geometry) -> Volume {
-        let lone = Lone::new(device);
-        let device: SharedDevice = Arc::<Lone>::clone(&lone);
+        let lone = SingleDevice::new(device);
+        let device: SharedDevice = Arc::<SingleDevice>::clone(&lone);
         let volume = Volume::new(device, geometry);
         let _ = volume.editions.lone.set(lone);
         volume
     }
 
-    /// Makes `edition` the one that counts. Of two with one number the first stays.
-    fn set_edition(&self, number: usize, edition: Edition) {
-        if let Some(empty) = self.editions.all.get(number) {
-            let _ = empty.set(edition);
-            self.editions.current.store(number, Ordering::Release);
+    /// Makes `edition` the current one.
+    fn set_edition(&self, edition: Edition) {
+        if let Err(edition) = self.editions.first.set(edition) {
+            let number = self.editions.later.push(edition);
+            self.editions.current.store(number + 1, Ordering::Release);
         }
     }
 
-    /// Returns what counts now. A change replaces it, and what was read of it before stays true of
-    /// the groups that were there.
+    /// Returns the current edition. An older one stays valid for its groups.
     fn now(&self) -> &Edition {
-        let current = self.editions.current.load(Ordering::Acquire);
-        let edition = self.editions.all.get(current).and_then(OnceLock::get);
+        let edition = match self.editions.current.load(Ordering::Acquire) {
+            0 => self.editions.first.get(),
+            later => self.editions.later.get(later - 1),
+        };
         edition.expect("an edition is set before it counts")
     }
 
@@ -181,41 +173,40 @@ impl Volume {
         self.now().composite.as_ref()
     }
 
-    fn below(&self) -> Option<&Below> {
+    fn below(&self) -> Option<&OverlayBase> {
         self.now().below.as_ref()
     }
 
-    /// Returns where everything lies.
+    /// Returns the geometry of the pool.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.now().geometry
     }
 
-    /// Reads the superblocks on `device`; returns the space of its pool, and what the current one
-    /// says. It may be all that is left of several.
+    /// Opens a pool from one device, which may be the last member of several. Returns its space and
+    /// its superblock.
     ///
     /// # Errors
     ///
     /// See [`Volume::open_members`].
     pub fn open(device: SharedDevice) -> Result<(Volume, Superblock), PoolError> {
-        Volume::open_members(Opening::of_one(device))
+        Volume::open_members(VolumeDevices::of_one(device))
     }
 
-    /// Returns the pool as a device, for who reads it as one; of several the composite.
+    /// Returns the linear space as one device.
     #[must_use]
     pub fn device(&self) -> &SharedDevice {
         &self.now().device
     }
 
-    /// Returns the members, where there are several: of several disk groups those of the first.
+    /// Returns the members of the first disk group. `None` on one device.
     #[must_use]
     pub fn members(&self) -> Option<&Arc<MemberSet>> {
         self.composite().map(|composite| composite.members())
     }
 
-    /// Returns each whole copy of the fixed region that has byte `offset` as a volume of its own,
-    /// of which nothing else is to be asked for; none where there is one device. For who has to
-    /// know which copy says what. Of a space whose changes stay in memory: what the members have.
+    /// Returns each full copy of the fixed region at byte `offset`, as a volume for fixed reads
+    /// only. Empty on one device. Under an overlay these are the copies on the members.
     #[must_use]
     pub fn fixed_copies(&self, offset: u64) -> Vec<Volume> {
         let below = self.below().map(|below| &below.composite);
@@ -224,62 +215,61 @@ impl Volume {
             let volume = Volume { editions: Arc::default() };
             let geometry = self.geometry().clone();
             let (composite, below, parts) = (None, None, Vec::new());
-            volume.set_edition(0, Edition { device, composite, below, parts, geometry });
+            volume.set_edition(Edition { device, composite, below, parts, geometry });
             volume
         };
         composite.copies(offset).into_iter().map(of_one).collect()
     }
 
-    /// Looks for bytes that verify, where what was read from `place` does not: in each copy, or in
-    /// what can be computed. Copies that do not verify are written again. Where there is one device
-    /// nothing is read.
+    /// Reads all copies of a range that failed `verify`, or reconstructs it, and returns good
+    /// bytes. Rewrites bad copies. Reads nothing on one device.
     ///
     /// # Errors
     ///
     /// See [`Composite::heal`].
     pub fn heal(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         place: Place,
         length_bytes: usize,
         verify: Verify<'_>,
-    ) -> Result<Healed, DeviceError> {
+    ) -> Result<RepairOutcome, DeviceError> {
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
         let offset = || self.offset_of(RequestKind::Read, place, wide);
         if let Some(below) = self.below() {
             return Ok(below.look(purpose, offset()?, length_bytes, verify));
         }
-        let Some(composite) = self.composite() else { return Ok(Healed::default()) };
+        let Some(composite) = self.composite() else { return Ok(RepairOutcome::default()) };
         composite.heal(purpose, offset()?, length_bytes, verify, None)
     }
 
-    /// As [`Volume::heal`], but that nothing is written again, and nothing is told.
+    /// [`Volume::heal`] without rewriting or logging.
     #[must_use]
     pub fn look(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         place: Place,
         length_bytes: usize,
         verify: Verify<'_>,
-    ) -> Healed {
+    ) -> RepairOutcome {
         let offset = self.offset_of(RequestKind::Read, place, to_u64(length_bytes));
-        let Ok(offset) = offset else { return Healed::default() };
+        let Ok(offset) = offset else { return RepairOutcome::default() };
         match (self.below(), self.composite()) {
             (Some(below), _) => below.look(purpose, offset, length_bytes, verify),
             (None, Some(composite)) => composite.look(purpose, offset, length_bytes, verify),
-            (None, None) => Healed::default(),
+            (None, None) => RepairOutcome::default(),
         }
     }
 
-    /// Reads whole rows that nobody writes to, with whole pages that are known whatever the members
-    /// give, by where they lie in it: see [`Composite::read_known`]. `None`: they are no rows.
+    /// Reads whole stripe rows that have no write in flight. `known` replaces some pages, by byte
+    /// offset in the range: see [`Composite::read_known`]. `None` outside stripe rows.
     #[must_use]
     pub fn read_known(
         &self,
         place: Place,
         length_bytes: usize,
         known: &BTreeMap<usize, &[u8]>,
-    ) -> Option<RowsKnown> {
+    ) -> Option<KnownRows> {
         let offset = self.offset_of(RequestKind::Read, place, to_u64(length_bytes)).ok()?;
         match self.below() {
             Some(below) => below.read_known(offset, length_bytes, known),
@@ -287,38 +277,36 @@ impl Volume {
         }
     }
 
-    /// Returns how many reads members have not answered since the pool was opened, of several: one
-    /// that another answered is among them, and is to be healed ([`Volume::heal`]).
+    /// Returns the number of failed reads of members since the open. Those served by another copy
+    /// are included, and call for [`Volume::heal`].
     #[must_use]
     pub fn read_errors(&self) -> u64 {
         let Some(members) = self.members() else { return 0 };
         members.all().iter().map(|slot| slot.counts().read_errors).sum()
     }
 
-    /// From now on what is found bad is told once, and not written again: nobody may write, or all
-    /// writes fail.
+    /// Ends repairs of a pool that is read-only or stopped. Further damage is logged once.
     pub fn mend_no_more(&self) {
         if let Some(members) = self.members() {
             members.mend_no_more();
         }
     }
 
-    /// Counts what [`Volume::heal`] writes again, and tells the log nothing of it, until what this
-    /// returns is dropped: for a walk that tells of all together.
+    /// Counts repairs without logging each, until the guard is dropped.
     #[must_use]
-    pub fn count_mends(&self) -> Option<MendsCounted> {
+    pub fn count_mends(&self) -> Option<RepairCounting> {
         self.members().map(|members| members.count_mends())
     }
 
-    /// Whether [`Volume::heal`] writes again what is bad.
+    /// Whether [`Volume::heal`] rewrites bad copies.
     #[must_use]
     pub fn mends(&self) -> bool {
         self.members().is_some_and(|members| members.mends())
     }
 
-    /// As [`Volume::heal`], but that the member in `slot`, which has come back, is looked at too.
-    /// `verify` must tell what is there now from what was there before (RN5): a checksum in a
-    /// pointer or a summary does, one that a page has in itself does not.
+    /// Does as [`Volume::heal`], and also reads the returning member in `slot`. `verify` must
+    /// detect stale contents (RN5), so it uses the checksum in a block pointer or summary, not that
+    /// in the page itself.
     ///
     /// # Errors
     ///
@@ -326,20 +314,19 @@ impl Volume {
     pub fn heal_with(
         &self,
         slot: usize,
-        purpose: Purpose,
+        purpose: IoPurpose,
         place: Place,
         length_bytes: usize,
         verify: Verify<'_>,
-    ) -> Result<Healed, DeviceError> {
+    ) -> Result<RepairOutcome, DeviceError> {
         let offset = self.offset_of(RequestKind::Read, place, to_u64(length_bytes))?;
-        let Some(composite) = self.composite() else { return Ok(Healed::default()) };
+        let Some(composite) = self.composite() else { return Ok(RepairOutcome::default()) };
         composite.heal(purpose, offset, length_bytes, verify, Some(slot))
     }
 
-    /// Whether the units of the rows that a range lies in agree with their parity: see
-    /// [`Composite::agrees`].
+    /// Whether the stripe rows of a range agree with their parity: see [`Composite::agrees`].
     #[must_use]
-    pub fn agrees(&self, purpose: Purpose, place: Place, length_bytes: usize) -> bool {
+    pub fn agrees(&self, purpose: IoPurpose, place: Place, length_bytes: usize) -> bool {
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
         let offset = self.offset_of(RequestKind::Read, place, wide);
         let agree = |composite: &Arc<dyn Composite>| {
@@ -348,19 +335,18 @@ impl Volume {
         self.composite().is_none_or(agree)
     }
 
-    /// Whether what lies in groups may be read in several ways ([`Volume::read_copy`]).
+    /// Whether contents of groups may have several copies to read ([`Volume::read_copy`]).
     #[must_use]
     pub fn has_copies(&self) -> bool {
         self.below().is_some() || self.composite().is_some()
     }
 
-    /// Reads `length_bytes` from `place` as copy number `copy` has them, of those that may be read;
-    /// `None`: there is no such copy, or only one device.
+    /// Reads from readable copy number `copy`. `None` past the last copy, and on one device.
     #[must_use]
     pub fn read_copy(
         &self,
         copy: usize,
-        purpose: Purpose,
+        purpose: IoPurpose,
         place: Place,
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
@@ -379,15 +365,15 @@ impl Volume {
         }
     }
 
-    /// Returns where what the pool uses of each member ends.
+    /// Returns where a walk over the whole pool ends, in bytes of the pool.
     #[must_use]
     pub fn used_end(&self) -> u64 {
         joining::copied_end(self.geometry())
     }
 
-    /// Reads a piece of the pool, which is kept as `kept` says, in every way that there is: see
-    /// [`Composite::compare`]; the member in slot `returning` too. In stripes no write is at it
-    /// meanwhile; `None`: one is, to be tried again a little later.
+    /// Compares the copies of `piece`, stored with redundancy `kept`, including the returning
+    /// member in slot `returning`: see [`Composite::compare`]. `None` on one device. Also `None`
+    /// while a write to the stripes is in flight: retry later.
     ///
     /// # Errors
     ///
@@ -397,21 +383,20 @@ impl Volume {
         piece: Range<u64>,
         kept: Redundancy,
         returning: Option<usize>,
-    ) -> Result<Option<Compared>, DeviceError> {
+    ) -> Result<Option<RedundancyComparison>, DeviceError> {
         let Some(composite) = self.composite() else { return Ok(None) };
         if !self.geometry().has_stripes() || piece.end <= self.geometry().groups_offset {
             return composite.compare(piece, kept, returning).map(Some);
         }
-        // A stripe in flight agrees with nothing.
+        // A stripe with a write in flight would differ from its parity.
         let Some(hold) = composite.try_hold(piece.clone()) else { return Ok(None) };
         let compared = composite.compare(piece, kept, returning);
         drop(hold);
         compared.map(Some)
     }
 
-    /// Writes parity anew where it does not agree with its row, if the data of the row is what it
-    /// should be: see [`Composite::mend_parity`]. `rows` are bytes of the pool; `returning` is the
-    /// slot of a member that has come back and is read too.
+    /// Rewrites wrong parity of `rows`, in bytes of the pool, if `verify` accepts their data: see
+    /// [`Composite::mend_parity`].
     ///
     /// # Errors
     ///
@@ -421,17 +406,16 @@ impl Volume {
         rows: Range<u64>,
         verify: Verify<'_>,
         returning: Option<usize>,
-    ) -> Result<ParityMended, DeviceError> {
-        let Some(composite) = self.composite() else { return Ok(ParityMended::Agrees) };
+    ) -> Result<ParityCheckOutcome, DeviceError> {
+        let Some(composite) = self.composite() else { return Ok(ParityCheckOutcome::Agrees) };
         composite.mend_parity(rows, verify, returning)
     }
 
-    /// Says in the labels that members that are away have missed a range that nothing is written
-    /// to now: what others have of it is not what they have.
+    /// Marks a range stale on absent members, durably, though no write is in flight.
     ///
     /// # Errors
     ///
-    /// What a member said that the layout needs.
+    /// A needed member failed.
     pub fn note_missed(&self, place: Place, length_bytes: usize) -> Result<(), DeviceError> {
         let Some(composite) = self.composite() else { return Ok(()) };
         let offset = self.offset_of(RequestKind::Write, place, to_u64(length_bytes))?;
@@ -440,16 +424,16 @@ impl Volume {
         members.note_missed(&in_flight.parts())
     }
 
-    /// Copies a part of a fixed region from `source`, one of [`Volume::fixed_copies`], to all other
+    /// Copies part of a fixed region from `source`, one of [`Volume::fixed_copies`], to the other
     /// members. Not durable before a flush.
     ///
     /// # Errors
     ///
-    /// What a device said.
+    /// A device error.
     pub fn copy_fixed(
         &self,
         source: &Volume,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Result<(), DeviceError> {
@@ -457,24 +441,23 @@ impl Volume {
         let Some(composite) = self.composite() else { return Ok(()) };
         let members = composite.members_at(offset);
         let view = members.view();
-        let is_other = |slot: &&Slot| {
+        let is_other = |slot: &&MemberSlot| {
             slot.writable().is_some_and(|device| !Arc::ptr_eq(device, source.device()))
         };
         if !view.iter().any(|slot| is_other(&slot)) {
             return Ok(());
         }
         let bytes = SharedBytes::from(source.device().read(purpose, offset, length_bytes)?);
-        let submit = |slot: &Slot| {
+        let submit = |slot: &MemberSlot| {
             let data = vec![bytes.clone()];
-            members.submit(slot, purpose, Operation::Write { offset, data })
+            members.submit(slot, purpose, DeviceOperation::Write { offset, data })
         };
         let tickets = (0..).zip(view.iter()).filter(|(_, slot)| is_other(slot));
         let tickets: Vec<_> = tickets.map(|(at, slot)| (at, submit(slot))).collect();
         members.together(&view, tickets, None).wait().map(drop)
     }
 
-    /// Returns the paths of members that are not there, and that [`Volume::begin_writing`] would
-    /// leave behind; `None`: there are none.
+    /// Returns the paths of absent members that [`Volume::begin_writing`] would mark missing.
     #[must_use]
     pub fn newly_absent(&self) -> Option<String> {
         let members = self.members()?;
@@ -485,14 +468,13 @@ impl Volume {
         Some(paths_of(absent.map(|(member, _)| member)))
     }
 
-    /// Says in the labels that members which are not there have missed writes, durably: see
-    /// [`MemberSet::leave_absent_behind`]. An update that a crash left only begun is ended by
-    /// another, so that what is written from now on is of the epoch that the labels tell.
-    /// `superblock` becomes what they say. To be called before anything else is written.
+    /// Marks absent members missing, durably: see [`MemberSet::leave_absent_behind`]. Also
+    /// completes a label update that a crash cut short, so that later writes belong to the epoch in
+    /// the labels. Must precede the first write. Sets `superblock` to the written label.
     ///
     /// # Errors
     ///
-    /// What a member said that the layout needs.
+    /// A needed member failed.
     pub fn begin_writing(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
         let before = superblock.sequence;
         if let Some(members) = self.members() {
@@ -502,21 +484,21 @@ impl Volume {
                 set::take_table(superblock, &label);
             }
         }
-        // Nothing was ever begun in the epoch of a new pool.
+        // With one epoch there was no change to interrupt.
         let has_changed = superblock.memberships.len() > 1;
-        if superblock.sequence == before && has_changed && !planted::is(Planted::BegunNotEnded) {
+        if superblock.sequence == before && has_changed && !planted!(BegunNotEnded) {
             self.update_superblocks(superblock)?;
         }
         Ok(())
     }
 
-    /// Returns what the user calls the device.
+    /// Returns the name of the device.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.device().info().name
     }
 
-    /// Returns how requests travel.
+    /// Returns the name of the transport.
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.device().info().transport
@@ -528,18 +510,18 @@ impl Volume {
         self.device().info().sector_bytes
     }
 
-    /// Whether every write is known to be refused.
+    /// Whether the device refuses all writes.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.device().info().is_read_only
     }
 
-    /// Whether [`Operation::WriteThrough`] may be asked for.
+    /// Whether all devices take [`DeviceOperation::WriteThrough`].
     #[must_use]
     pub fn has_write_through(&self) -> bool {
-        // One that has joined since the open may have none.
+        // A device that joined after the open may not support it.
         let all_have = |members: &Arc<MemberSet>| {
-            let has = |slot: &Slot| {
+            let has = |slot: &MemberSlot| {
                 let device = slot.device.as_ref().filter(|_| !slot.is_away());
                 device.is_none_or(|device| device.info().has_write_through)
             };
@@ -552,7 +534,7 @@ impl Volume {
         self.device().info().has_write_through && self.composite().is_none_or(has_all)
     }
 
-    /// Refuses a pool that is known to take no writes, before the first is tried.
+    /// Refuses a read-only device before the first write.
     ///
     /// # Errors
     ///
@@ -561,7 +543,7 @@ impl Volume {
         check_writable(self.device().as_ref())
     }
 
-    /// Looks whether the device has lost its end, which takes no request.
+    /// Checks for a truncated device, without a request to it.
     ///
     /// # Errors
     ///
@@ -570,16 +552,16 @@ impl Volume {
         self.device().check_end()
     }
 
-    /// Returns what is locked while the pool is open: see [`crate::device::Device::lock_identity`].
+    /// See [`crate::device::Device::lock_identity`].
     pub(crate) fn lock_identity(&self) -> Option<[u64; 2]> {
         self.device().lock_identity()
     }
 
-    /// Writes every copy of the superblock of a new pool, durably: the last write makes the pool.
+    /// Writes every superblock copy of a new pool, durably. The last write creates it.
     ///
     /// # Errors
     ///
-    /// What the device said: there is no pool.
+    /// A device error: there is no pool.
     pub fn write_first_superblocks(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
         match self.members() {
             Some(members) => members.write_first_labels(superblock),
@@ -587,11 +569,11 @@ impl Volume {
         }
     }
 
-    /// Writes every copy of the superblock, durably; its sequence rises.
+    /// Writes every superblock copy, durably, with the next sequence number.
     ///
     /// # Errors
     ///
-    /// What the device said: the pool must stop writing.
+    /// A device error: the pool must stop writing.
     pub fn update_superblocks(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
         match self.members() {
             Some(members) => members.update_labels(superblock),
@@ -599,8 +581,7 @@ impl Volume {
         }
     }
 
-    /// Refuses what does not lie in the regions in front of the groups: heartbeat, journal,
-    /// double-write area, group table. What is in groups has a [`Place`].
+    /// Refuses a range outside the fixed regions.
     fn check_fixed(
         &self,
         kind: RequestKind,
@@ -619,14 +600,14 @@ impl Volume {
         })
     }
 
-    /// Reads `length_bytes` of a fixed region, from byte `offset` of the pool.
+    /// Reads from byte `offset` of the fixed regions.
     ///
     /// # Errors
     ///
-    /// What the device said.
+    /// A device error.
     pub fn read_fixed(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Result<AlignedBuffer, DeviceError> {
@@ -634,14 +615,14 @@ impl Volume {
         self.device().read(purpose, offset, length_bytes)
     }
 
-    /// Writes `data` to a fixed region, at byte `offset` of the pool. Not durable before a flush.
+    /// Writes `data` at byte `offset` of the fixed regions. Not durable before a flush.
     ///
     /// # Errors
     ///
-    /// What the device said.
+    /// A device error.
     pub fn write_fixed(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         data: AlignedBuffer,
     ) -> Result<(), DeviceError> {
@@ -649,35 +630,38 @@ impl Volume {
         self.device().write(purpose, offset, data)
     }
 
-    /// Starts to write the pieces of `data` to a fixed region, at byte `offset` of the pool.
+    /// Starts a write of the concatenated `data` at byte `offset` of the fixed regions.
     pub fn submit_fixed_write(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         data: Vec<SharedBytes>,
     ) -> Ticket {
-        let write = Operation::Write { offset, data };
+        let write = DeviceOperation::Write { offset, data };
         match self.check_fixed(RequestKind::Write, offset, write.length_bytes()) {
             Ok(()) => self.device().submit(purpose, write),
             Err(error) => Ticket::ready(Err(error)),
         }
     }
 
-    /// Starts to read from any byte of the device, as the one who checks a pool has to: what a
-    /// place leads to may be what is wrong.
-    pub fn submit_read_at(&self, purpose: Purpose, offset: u64, buffer: AlignedBuffer) -> Ticket {
-        self.device().submit(purpose, Operation::Read { offset, buffer })
+    /// Starts a read at any byte of the device, for a check that does not rely on places.
+    pub fn submit_read_at(&self, purpose: IoPurpose, offset: u64, buffer: AlignedBuffer) -> Ticket {
+        self.device().submit(purpose, DeviceOperation::Read { offset, buffer })
     }
 
-    /// Returns how long the device is; the pool may be shorter.
+    /// Returns the size of the device. The pool may be shorter.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
         self.device().info().size_bytes
     }
 
-    /// Hands several requests for fixed regions over, all at once. Returns their tickets in order;
-    /// one alone if any is refused, and then none is begun.
-    pub fn submit_fixed(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+    /// Submits requests for fixed regions at once, and returns their tickets in order. If one is
+    /// out of range, starts none, and returns one failed ticket.
+    pub fn submit_fixed(
+        &self,
+        purpose: IoPurpose,
+        operations: Vec<DeviceOperation>,
+    ) -> Vec<Ticket> {
         let refused = operations.iter().find_map(|operation| {
             let offset = operation.offset().unwrap_or(0);
             self.check_fixed(operation.kind(), offset, operation.length_bytes()).err()
@@ -704,9 +688,8 @@ impl Volume {
         })
     }
 
-    /// Returns the whole pages that `fragments` at `place` lie in, as a place and bytes, and where
-    /// in those bytes they begin: devices are read and written in whole pages, and a fragment may
-    /// be less.
+    /// Returns the whole pages around `fragments` at `place`: place, bytes, and offset of the
+    /// fragments in them. Devices transfer whole pages.
     #[must_use]
     pub fn pages_around(&self, place: Place, fragments: u32) -> (Place, usize, usize) {
         let page = self.geometry().page_fragments();
@@ -719,11 +702,11 @@ impl Volume {
         (start, bytes((lead + fragments).next_multiple_of(page)), bytes(lead))
     }
 
-    /// Starts to read what each of `wanted` says, a place and bytes, all handed to the device at
-    /// once. Returns their tickets in order.
+    /// Starts one read for each place and length of `wanted`, all at once. Returns tickets in
+    /// order.
     pub fn submit_reads(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         wanted: impl Iterator<Item = (Place, usize)>,
     ) -> Vec<Ticket> {
         let mut tickets = Vec::new();
@@ -733,7 +716,7 @@ impl Volume {
             match self.offset_of(RequestKind::Read, place, wide) {
                 Ok(offset) => {
                     let buffer = AlignedBuffer::for_reading(length_bytes);
-                    reads.push(Operation::Read { offset, buffer });
+                    reads.push(DeviceOperation::Read { offset, buffer });
                     tickets.push(None);
                 }
                 Err(error) => tickets.push(Some(Ticket::ready(Err(error)))),
@@ -743,24 +726,24 @@ impl Volume {
         tickets.into_iter().filter_map(|refused| refused.or_else(|| begun.next())).collect()
     }
 
-    /// Starts to write `data`, one piece after the other, from `place` on.
-    pub fn submit_write(&self, purpose: Purpose, place: Place, data: Vec<SharedBytes>) -> Ticket {
+    /// Starts a write of the concatenated `data` at `place`.
+    pub fn submit_write(&self, purpose: IoPurpose, place: Place, data: Vec<SharedBytes>) -> Ticket {
         let length_bytes: usize = data.iter().map(|piece| piece.len()).sum();
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
         match self.offset_of(RequestKind::Write, place, wide) {
-            Ok(offset) => self.device().submit(purpose, Operation::Write { offset, data }),
+            Ok(offset) => self.device().submit(purpose, DeviceOperation::Write { offset, data }),
             Err(error) => Ticket::ready(Err(error)),
         }
     }
 
-    /// Reads `length_bytes` from `place`.
+    /// Reads `length_bytes` at `place`.
     ///
     /// # Errors
     ///
-    /// What the device said.
+    /// A device error.
     pub fn read(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         place: Place,
         length_bytes: usize,
     ) -> Result<AlignedBuffer, DeviceError> {
@@ -773,22 +756,26 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// What the device said.
-    pub fn read_page(&self, purpose: Purpose, place: Place) -> Result<AlignedBuffer, DeviceError> {
+    /// A device error.
+    pub fn read_page(
+        &self,
+        purpose: IoPurpose,
+        place: Place,
+    ) -> Result<AlignedBuffer, DeviceError> {
         self.read(purpose, place, PAGE_BYTES)
     }
 
-    /// Makes every write answered so far durable.
+    /// Makes every completed write durable.
     ///
     /// # Errors
     ///
-    /// What the device said. Never try again.
-    pub fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
+    /// A device error. Never retry: the device may have dropped writes.
+    pub fn flush(&self, purpose: IoPurpose) -> Result<(), DeviceError> {
         self.device().flush(purpose)
     }
 
-    /// Starts to make every write that was answered durable.
-    pub fn submit_flush(&self, purpose: Purpose) -> Ticket {
-        self.device().submit(purpose, Operation::Flush)
+    /// Starts a flush of every completed write.
+    pub fn submit_flush(&self, purpose: IoPurpose) -> Ticket {
+        self.device().submit(purpose, DeviceOperation::Flush)
     }
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use storage::device::{
-    AlignedBuffer, Device, DeviceError, FileDevice, FileOptions, OpenError, Operation, Purpose,
-    SharedBytes, TransportChoice,
+    AlignedBuffer, Device, DeviceError, DeviceOpenError, DeviceOperation, FileDevice, FileOptions,
+    FileTransportChoice, IoPurpose, SharedBytes,
 };
 
 /// A block device over a file, for as long as this lives.
@@ -52,7 +52,7 @@ impl Drop for LoopDevice {
 fn a_write_through_flushes_a_device_that_can_do_no_better() {
     const COUNT: u64 = 10;
     let page = || AlignedBuffer::copy_of(&[7; 4096]);
-    for transport in [TransportChoice::Pread, TransportChoice::Uring] {
+    for transport in [FileTransportChoice::Pread, FileTransportChoice::Uring] {
         let name = format!("holdfast-through-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, vec![0; 1 << 20]).expect("there is room");
@@ -67,7 +67,7 @@ fn a_write_through_flushes_a_device_that_can_do_no_better() {
         let device =
             match FileDevice::open(&below.0, FileOptions { transport, ..FileOptions::default() }) {
                 Ok(device) => device,
-                Err(OpenError::NoUring { source, .. }) => {
+                Err(DeviceOpenError::NoUring { source, .. }) => {
                     eprintln!("SKIPPED io_uring: {source}");
                     continue;
                 }
@@ -76,13 +76,13 @@ fn a_write_through_flushes_a_device_that_can_do_no_better() {
         assert!(device.info().has_write_through);
         let before = below.flushes();
         for nth in 0..COUNT {
-            device.write(Purpose::Journal, nth * 4096, page()).expect("the disk works");
+            device.write(IoPurpose::Journal, nth * 4096, page()).expect("the disk works");
         }
         let between = below.flushes();
         for nth in 0..COUNT {
             let data = vec![SharedBytes::from(page())];
-            let through = Operation::WriteThrough { offset: nth * 4096, data };
-            device.submit(Purpose::Journal, through).wait().expect("the disk works");
+            let through = DeviceOperation::WriteThrough { offset: nth * 4096, data };
+            device.submit(IoPurpose::Journal, through).wait().expect("the disk works");
         }
         let (plain, through) = (between - before, below.flushes() - between);
         assert!(plain == 0 && through >= COUNT, "{transport:?}: {plain}, {through}");
@@ -95,7 +95,7 @@ fn a_write_through_flushes_a_device_that_can_do_no_better() {
 fn a_discard_of_a_block_device_gives_back_what_is_below_it() {
     use std::os::unix::fs::MetadataExt;
     const BYTES: usize = 1 << 20;
-    for transport in [TransportChoice::Pread, TransportChoice::Uring] {
+    for transport in [FileTransportChoice::Pread, FileTransportChoice::Uring] {
         let name = format!("holdfast-discard-{}-{transport:?}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, vec![7; BYTES]).expect("there is room");
@@ -106,7 +106,7 @@ fn a_discard_of_a_block_device_gives_back_what_is_below_it() {
         let options = FileOptions { transport, ..FileOptions::default() };
         let device = match FileDevice::open(&below.0, options) {
             Ok(device) => device,
-            Err(OpenError::NoUring { source, .. }) => {
+            Err(DeviceOpenError::NoUring { source, .. }) => {
                 eprintln!("SKIPPED io_uring: {source}");
                 continue;
             }
@@ -115,8 +115,8 @@ fn a_discard_of_a_block_device_gives_back_what_is_below_it() {
         assert!(!device.info().is_sparse, "a block device");
         let blocks = || file.metadata().expect("it is open").blocks();
         let before = blocks();
-        let discard = Operation::Discard { offset: 1 << 18, length_bytes: 1 << 19 };
-        match device.submit(Purpose::Cleaner, discard).wait() {
+        let discard = DeviceOperation::Discard { offset: 1 << 18, length_bytes: 1 << 19 };
+        match device.submit(IoPurpose::Cleaner, discard).wait() {
             Ok(_) => {}
             Err(DeviceError::NoDiscard { .. }) => {
                 eprintln!("SKIPPED: the file system below has no holes");
@@ -125,7 +125,7 @@ fn a_discard_of_a_block_device_gives_back_what_is_below_it() {
             Err(error) => panic!("{error}"),
         }
         assert!(blocks() + 1000 < before, "{transport:?}: {before} blocks, {}", blocks());
-        let read = device.read(Purpose::Data, 0, BYTES).expect("the disk works");
+        let read = device.read(IoPurpose::Data, 0, BYTES).expect("the disk works");
         let is_kept = |range: std::ops::Range<usize>| read[range].iter().all(|byte| *byte == 7);
         assert!(is_kept(0..1 << 18) && is_kept(3 << 18..BYTES), "{transport:?}");
     }

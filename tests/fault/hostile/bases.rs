@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{SimDevice, SimOptions};
@@ -75,8 +75,8 @@ const LOGGED: &str = "rename /directory/5%{78*150} /a/moved replace
     write /big 30000 2000 1
     fsync /big";
 
-pub(super) fn open_on(device: &SharedDevice) -> Result<Pool, engine::OpenError> {
-    Pool::open(Arc::clone(device), Arc::new(ManualClock::new()), OpenOptions::default())
+pub(super) fn open_on(device: &SharedDevice) -> Result<Pool, engine::PoolOpenError> {
+    Pool::open(Arc::clone(device), Arc::new(ManualClock::new()), PoolOpenOptions::default())
 }
 
 /// Returns every base.
@@ -87,7 +87,7 @@ pub(super) fn all() -> [Base; 4] {
 fn base(fragment_bytes: u32, block_shift: u8, is_closed: bool) -> Base {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+    let mut options = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
     options.geometry.fragment_bytes = fragment_bytes;
     options.block_shift = block_shift;
     Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use engine::Pool;
-use engine::vnode::api::{
+use engine::api::{
     Attr, Caller, Fallocate, FileKind, FileSystem, Ino, NewInode, RenameMode, Seek, SetAttr,
     XattrMode,
 };
@@ -152,7 +152,8 @@ fn using(pool: &Pool, prng: &mut Prng) {
 }
 
 fn check(device: &SharedDevice) {
-    let options = check::Options { memory_bytes_max: 64 << 20, ..check::Options::default() };
+    let options =
+        check::CheckOptions { memory_bytes_max: 64 << 20, ..check::CheckOptions::default() };
     let report = check::run(Arc::clone(device), options, &mut |_| {});
     let _ = report.to_text();
 }

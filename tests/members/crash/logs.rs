@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use check::report::Report;
+use check::report::ConsistencyReport;
 use format::geometry::{Geometry, JOURNAL_HEADS};
 use storage::device::sim::Image;
 use storage::pool::read_superblock;
-use storage::volume::{Opening, Volume};
+use storage::volume::{Volume, VolumeDevices};
 
 use crate::raid5::{content, new_raid5};
 use crate::{Devices, devices_of, get, new_mirror, open, put, reopened, shared};
@@ -31,15 +31,15 @@ fn cut_off(devices: &Devices) -> (Vec<Image>, Geometry) {
     (images, read_superblock(devices[0].as_ref()).expect("a label").current.geometry)
 }
 
-fn report_of(images: &[Image]) -> Report {
+fn report_of(images: &[Image]) -> ConsistencyReport {
     let devices = devices_of(images.to_vec());
-    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let opening = VolumeDevices { devices: shared(&devices), accepts_missing: false };
     let (volume, _) = Volume::open_members(opening).expect("enough are there");
-    check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| ())
+    check::run(Arc::clone(volume.device()), check::CheckOptions::default(), &mut |_| ())
 }
 
 /// A check finds what it finds in the whole pool, and a mount has all.
-fn judge(images: &[Image], whole: &Report, what: &str) -> Report {
+fn judge(images: &[Image], whole: &ConsistencyReport, what: &str) -> ConsistencyReport {
     let report = report_of(images);
     assert!(report.is_clean(), "{what}: {}", report.to_text());
     assert_eq!(report.totals, whole.totals, "{what}: {}", report.to_text());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::Pool;
-use front::nfs::Commit;
+use front::nfs::DeferredReply;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{SimDevice, SimOptions};
@@ -82,7 +82,7 @@ struct Actor {
 }
 
 struct Pending {
-    commit: Commit,
+    commit: DeferredReply,
     of: Option<usize>,
 }
 
@@ -190,7 +190,7 @@ impl World {
             }
         }
         self.pool.close().expect("nothing fails");
-        let report = check::run(shared(&self.device), check::Options::default(), &mut |_| ());
+        let report = check::run(shared(&self.device), check::CheckOptions::default(), &mut |_| ());
         assert!(report.is_clean(), "seed {}: {}", self.seed, report.to_text());
         self.counts
     }
@@ -211,7 +211,7 @@ impl World {
                 return self.reconnect(at);
             }
             if self.prng.one_in(ANEW) {
-                return self.begin_anew(at);
+                return self.restart(at);
             }
         }
         match self.prng.below(12) {
@@ -568,7 +568,7 @@ impl World {
     }
 
     /// A client begins anew: with the numbers that it had, and knows nothing.
-    fn begin_anew(&mut self, at: usize) {
+    fn restart(&mut self, at: usize) {
         self.counts.anew += 1;
         self.leave_open(at, usize::MAX);
         self.reconnect(at);

@@ -1,4 +1,4 @@
-//! A directory of this machine, by system calls.
+//! Access to a mounted directory by system calls.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,74 +9,83 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{self, Advice, AtFlags, Dir, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::{Errno, pread, pwrite};
 
-use super::{Access, Buffer, Handle, Offline, OpenFor};
+use super::{BenchHandle, OpenMode, TargetAccess, TargetReopener, TransferBuffer};
 
-/// A directory of this machine.
+/// A mounted directory.
 #[derive(Debug)]
 pub struct KernelAccess {
     directory: PathBuf,
-    /// The file system that it is in: a mount that ends must not be taken for what was below it.
+    /// Device number of the file system, to detect an unmount.
     device: AtomicU64,
-    offline: Option<Arc<dyn Offline>>,
+    offline: Option<Arc<dyn TargetReopener>>,
 }
 
 impl KernelAccess {
-    /// Works below `directory`, for as long as it is in the file system that it is in now, or that
-    /// `offline` has put in its place.
-    pub fn new(directory: &Path, offline: Option<Arc<dyn Offline>>) -> io::Result<KernelAccess> {
+    /// Accesses files below `directory`. Fails after an unmount, except one by `offline`.
+    pub fn new(
+        directory: &Path,
+        offline: Option<Arc<dyn TargetReopener>>,
+    ) -> io::Result<KernelAccess> {
         let device = AtomicU64::new(fs::stat(directory)?.st_dev);
         Ok(KernelAccess { directory: directory.to_owned(), device, offline })
     }
 }
 
-fn fd(handle: &Handle) -> io::Result<BorrowedFd<'_>> {
+fn fd(handle: &BenchHandle) -> io::Result<BorrowedFd<'_>> {
     match handle {
-        Handle::Descriptor(fd) => Ok(std::os::fd::AsFd::as_fd(fd)),
-        Handle::Inode(_) | Handle::Closed => Err(io::Error::other("a handle of another target")),
+        BenchHandle::Descriptor(fd) => Ok(std::os::fd::AsFd::as_fd(fd)),
+        BenchHandle::Inode(_) | BenchHandle::Closed => {
+            Err(io::Error::other("a handle of another target"))
+        }
     }
 }
 
-impl Access for KernelAccess {
-    fn root(&self) -> io::Result<Handle> {
+impl TargetAccess for KernelAccess {
+    fn root(&self) -> io::Result<BenchHandle> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = fs::open(&self.directory, flags, Mode::empty())?;
         if fs::fstat(&root)?.st_dev != self.device.load(Ordering::Relaxed) {
             let message = format!("{} is no longer mounted", self.directory.display());
             return Err(io::Error::new(io::ErrorKind::NotConnected, message));
         }
-        Ok(Handle::Descriptor(root))
+        Ok(BenchHandle::Descriptor(root))
     }
 
-    fn make_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
+    fn make_dir(&self, at: &BenchHandle, name: &str) -> io::Result<()> {
         Ok(fs::mkdirat(fd(at)?, name, Mode::from_raw_mode(0o755))?)
     }
 
-    fn open_dir(&self, at: &Handle, name: &str) -> io::Result<Handle> {
+    fn open_dir(&self, at: &BenchHandle, name: &str) -> io::Result<BenchHandle> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Handle::Descriptor(fs::openat(fd(at)?, name, flags, Mode::empty())?))
+        Ok(BenchHandle::Descriptor(fs::openat(fd(at)?, name, flags, Mode::empty())?))
     }
 
-    fn create(&self, at: &Handle, name: &str, is_direct: bool) -> io::Result<Handle> {
+    fn create(&self, at: &BenchHandle, name: &str, is_direct: bool) -> io::Result<BenchHandle> {
         let mut flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         flags.set(OFlags::DIRECT, is_direct);
-        Ok(Handle::Descriptor(fs::openat(fd(at)?, name, flags, Mode::from_raw_mode(0o644))?))
+        Ok(BenchHandle::Descriptor(fs::openat(fd(at)?, name, flags, Mode::from_raw_mode(0o644))?))
     }
 
-    fn open(&self, at: &Handle, name: &str, what_for: OpenFor) -> io::Result<Handle> {
+    fn open(&self, at: &BenchHandle, name: &str, what_for: OpenMode) -> io::Result<BenchHandle> {
         let flags = match what_for {
-            OpenFor::Read => OFlags::RDONLY,
-            OpenFor::Write => OFlags::WRONLY,
-            OpenFor::ReadDirect => OFlags::RDONLY | OFlags::DIRECT,
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::Write => OFlags::WRONLY,
+            OpenMode::ReadDirect => OFlags::RDONLY | OFlags::DIRECT,
         };
         let flags = flags | OFlags::CLOEXEC;
-        Ok(Handle::Descriptor(fs::openat(fd(at)?, name, flags, Mode::empty())?))
+        Ok(BenchHandle::Descriptor(fs::openat(fd(at)?, name, flags, Mode::empty())?))
     }
 
-    fn close(&self, handle: Handle) {
+    fn close(&self, handle: BenchHandle) {
         drop(handle);
     }
 
-    fn read(&self, file: &Handle, offset: u64, into: &mut Buffer) -> io::Result<usize> {
+    fn read(
+        &self,
+        file: &BenchHandle,
+        offset: u64,
+        into: &mut TransferBuffer,
+    ) -> io::Result<usize> {
         let file = fd(file)?;
         let target = into.bytes_mut();
         let mut done = 0;
@@ -91,7 +100,7 @@ impl Access for KernelAccess {
         Ok(done)
     }
 
-    fn write(&self, file: &Handle, offset: u64, data: &[u8]) -> io::Result<()> {
+    fn write(&self, file: &BenchHandle, offset: u64, data: &[u8]) -> io::Result<()> {
         let file = fd(file)?;
         let mut done = 0;
         while done < data.len() {
@@ -104,61 +113,61 @@ impl Access for KernelAccess {
         Ok(())
     }
 
-    fn sync_file(&self, file: &Handle) -> io::Result<()> {
+    fn sync_file(&self, file: &BenchHandle) -> io::Result<()> {
         Ok(fs::fsync(fd(file)?)?)
     }
 
-    fn stat(&self, at: &Handle, name: &str) -> io::Result<u64> {
+    fn stat(&self, at: &BenchHandle, name: &str) -> io::Result<u64> {
         let stat = fs::statat(fd(at)?, name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
-    fn stat_file(&self, file: &Handle) -> io::Result<u64> {
+    fn stat_file(&self, file: &BenchHandle) -> io::Result<u64> {
         Ok(u64::try_from(fs::fstat(fd(file)?)?.st_size).unwrap_or(0))
     }
 
-    fn unlink(&self, at: &Handle, name: &str) -> io::Result<()> {
+    fn unlink(&self, at: &BenchHandle, name: &str) -> io::Result<()> {
         Ok(fs::unlinkat(fd(at)?, name, AtFlags::empty())?)
     }
 
-    fn remove_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
+    fn remove_dir(&self, at: &BenchHandle, name: &str) -> io::Result<()> {
         Ok(fs::unlinkat(fd(at)?, name, AtFlags::REMOVEDIR)?)
     }
 
-    fn rename(&self, at: &Handle, from: &str, to: &str) -> io::Result<()> {
+    fn rename(&self, at: &BenchHandle, from: &str, to: &str) -> io::Result<()> {
         Ok(fs::renameat(fd(at)?, from, fd(at)?, to)?)
     }
 
-    fn link(&self, at: &Handle, from: &str, to: &str) -> io::Result<()> {
+    fn link(&self, at: &BenchHandle, from: &str, to: &str) -> io::Result<()> {
         Ok(fs::linkat(fd(at)?, from, fd(at)?, to, AtFlags::empty())?)
     }
 
-    fn symlink(&self, at: &Handle, name: &str, target: &str) -> io::Result<()> {
+    fn symlink(&self, at: &BenchHandle, name: &str, target: &str) -> io::Result<()> {
         Ok(fs::symlinkat(target, fd(at)?, name)?)
     }
 
-    fn read_link(&self, at: &Handle, name: &str) -> io::Result<usize> {
+    fn read_link(&self, at: &BenchHandle, name: &str) -> io::Result<usize> {
         Ok(fs::readlinkat(fd(at)?, name, Vec::new())?.as_bytes().len())
     }
 
-    fn set_mode(&self, at: &Handle, name: &str, mode: u16) -> io::Result<()> {
+    fn set_mode(&self, at: &BenchHandle, name: &str, mode: u16) -> io::Result<()> {
         Ok(fs::chmodat(fd(at)?, name, Mode::from_raw_mode(mode.into()), AtFlags::empty())?)
     }
 
-    fn set_times(&self, file: &Handle, seconds: i64) -> io::Result<()> {
+    fn set_times(&self, file: &BenchHandle, seconds: i64) -> io::Result<()> {
         let time = Timespec { tv_sec: seconds, tv_nsec: 0 };
         let times = Timestamps { last_access: time, last_modification: time };
         Ok(fs::futimens(fd(file)?, &times)?)
     }
 
-    fn list(&self, dir: &Handle, each: &mut dyn FnMut(&str, bool)) -> io::Result<()> {
+    fn list(&self, dir: &BenchHandle, each: &mut dyn FnMut(&str, bool)) -> io::Result<()> {
         for entry in Dir::read_from(fd(dir)?)? {
             let entry = entry?;
             let name = entry.file_name().to_str().map_err(io::Error::other)?;
             if name != "." && name != ".." {
                 let mut kind = entry.file_type();
                 if kind == fs::FileType::Unknown {
-                    // Some do not say it of a name, and have to be asked.
+                    // Some file systems return no file type in a listing.
                     let stat = fs::statat(fd(dir)?, name, AtFlags::SYMLINK_NOFOLLOW)?;
                     kind = fs::FileType::from_raw_mode(stat.st_mode);
                 }
@@ -173,27 +182,27 @@ impl Access for KernelAccess {
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    fn forget_content(&self, file: &Handle) -> io::Result<()> {
+    fn forget_content(&self, file: &BenchHandle) -> io::Result<()> {
         Ok(fs::fadvise(fd(file)?, 0, None, Advice::DontNeed)?)
     }
 
     fn settle(&self) -> io::Result<()> {
         let root = self.root()?;
         fs::syncfs(fd(&root)?)?;
-        // syncfs(2) ends at a FUSE server's door; what its journal holds it commits for this.
+        // syncfs(2) does not reach a FUSE server. An fsync makes its journal commit.
         match fs::fsync(fd(&root)?) {
-            // Some have no sync of a directory: then there is nothing more to ask for.
+            // Some file systems cannot fsync a directory.
             Err(Errno::INVAL | Errno::NOSYS | Errno::ISDIR | Errno::NOTSUP) => Ok(()),
             other => Ok(other?),
         }
     }
 
-    fn offline(&self) -> Option<&dyn Offline> {
+    fn offline(&self) -> Option<&dyn TargetReopener> {
         self.offline.is_some().then_some(self)
     }
 }
 
-impl Offline for KernelAccess {
+impl TargetReopener for KernelAccess {
     fn close(&self) -> io::Result<()> {
         self.settle()?;
         self.offline.as_ref().map_or(Ok(()), |offline| offline.close())
@@ -220,7 +229,7 @@ impl Offline for KernelAccess {
 mod tests {
     use super::*;
 
-    /// Goal: what is below a mount that ended is not measured in its place.
+    /// Goal: after an unmount, the file system below the mount point is not measured.
     #[test]
     fn another_file_system_at_the_same_path_is_refused() {
         let directory = std::env::temp_dir();

@@ -1,4 +1,4 @@
-//! How a target is asked: by system calls, or by the vnode interface.
+//! Access to a target, by system calls or by the vnode interface.
 
 mod kernel;
 mod process;
@@ -7,54 +7,54 @@ use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use engine::vnode::api::Ino;
+use engine::api::Ino;
 
 pub use kernel::KernelAccess;
 pub use process::ProcessAccess;
 
-/// Alignment of what O_DIRECT transfers: no device asks for more.
+/// Alignment for O_DIRECT on any device.
 pub const DIRECT_ALIGN_BYTES: usize = 4096;
 
-/// An open file or directory of the target that opened it.
+/// An open file or directory of a target.
 #[derive(Debug)]
-pub enum Handle {
-    /// Of a directory of this machine.
+pub enum BenchHandle {
+    /// Descriptor of the kernel.
     Descriptor(OwnedFd),
-    /// Of a file system in this process: a reference is held on it.
+    /// Inode of a file system in this process, with a reference held.
     Inode(Ino),
-    /// Of a target that is out of use.
+    /// Nothing, while the target is closed.
     Closed,
 }
 
-/// What a file is opened for.
+/// Open mode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenFor {
-    /// Reading, through the cache.
+pub enum OpenMode {
+    /// Buffered reads.
     Read,
-    /// Writing, through the cache.
+    /// Buffered writes.
     Write,
-    /// Reading, past the cache.
+    /// Direct reads.
     ReadDirect,
 }
 
-/// Memory for one transfer, aligned for O_DIRECT.
+/// Buffer for one transfer, aligned for O_DIRECT.
 #[derive(Debug)]
-pub struct Buffer {
+pub struct TransferBuffer {
     bytes: Vec<u8>,
     start: usize,
     length: usize,
-    /// What an in-process read appends to.
+    /// Destination of in-process reads.
     read: Vec<u8>,
 }
 
-impl Buffer {
-    /// Returns `length` bytes that are not all alike.
+impl TransferBuffer {
+    /// Returns a buffer of `length` bytes with varying values.
     #[must_use]
-    pub fn new(length: usize) -> Buffer {
+    pub fn new(length: usize) -> TransferBuffer {
         let bytes: Vec<u8> = (0_u8..=250).cycle().take(length + DIRECT_ALIGN_BYTES).collect();
-        // Never more than the padding; a platform that cannot tell gets the start.
+        // At most the padding, even if `align_offset` fails with `usize::MAX`.
         let start = bytes.as_ptr().align_offset(DIRECT_ALIGN_BYTES) % DIRECT_ALIGN_BYTES;
-        Buffer { bytes, start, length, read: Vec::with_capacity(length) }
+        TransferBuffer { bytes, start, length, read: Vec::with_capacity(length) }
     }
 
     /// Returns the bytes.
@@ -74,74 +74,73 @@ impl Buffer {
     }
 }
 
-/// How a target is taken out of use, with all that caches of this machine hold of it, and comes
-/// back. Nothing of it is open meanwhile.
-pub trait Offline: Send + Sync + Debug {
-    /// Takes it out of use.
+/// Closes and reopens a target, which empties all caches. No handle may be open.
+pub trait TargetReopener: Send + Sync + Debug {
+    /// Closes the target.
     fn close(&self) -> io::Result<()>;
-    /// Whether [`Offline::check`] can be called.
+    /// Whether [`TargetReopener::check`] is supported.
     fn has_checker(&self) -> bool;
-    /// Looks for defects in it, which is out of use. Fails if there is one.
+    /// Checks the closed target. Fails if it has a defect.
     fn check(&self) -> io::Result<()>;
-    /// Takes it into use again.
+    /// Reopens the target.
     fn open(&self) -> io::Result<()>;
 }
 
-/// A file system, as a workload sees it. Names are single ones, below an open directory.
+/// A file system under a workload. Names are single components in an open directory.
 ///
 /// # Concurrency
 ///
-/// Called by many threads at once.
-pub trait Access: Send + Sync + Debug {
-    /// Opens the directory that workloads may use.
-    fn root(&self) -> io::Result<Handle>;
-    /// Makes a directory.
-    fn make_dir(&self, at: &Handle, name: &str) -> io::Result<()>;
+/// Called by many threads.
+pub trait TargetAccess: Send + Sync + Debug {
+    /// Opens the directory for workloads.
+    fn root(&self) -> io::Result<BenchHandle>;
+    /// Creates a directory.
+    fn make_dir(&self, at: &BenchHandle, name: &str) -> io::Result<()>;
     /// Opens a directory.
-    fn open_dir(&self, at: &Handle, name: &str) -> io::Result<Handle>;
-    /// Makes and opens a regular file that is not there yet.
-    fn create(&self, at: &Handle, name: &str, is_direct: bool) -> io::Result<Handle>;
+    fn open_dir(&self, at: &BenchHandle, name: &str) -> io::Result<BenchHandle>;
+    /// Creates and opens a regular file, which must not exist.
+    fn create(&self, at: &BenchHandle, name: &str, is_direct: bool) -> io::Result<BenchHandle>;
     /// Opens a regular file.
-    fn open(&self, at: &Handle, name: &str, what_for: OpenFor) -> io::Result<Handle>;
-    /// Closes a file or directory.
-    fn close(&self, handle: Handle);
-    /// Reads until the buffer is full or the file ends; returns how many bytes there were.
-    fn read(&self, file: &Handle, offset: u64, into: &mut Buffer) -> io::Result<usize>;
+    fn open(&self, at: &BenchHandle, name: &str, what_for: OpenMode) -> io::Result<BenchHandle>;
+    /// Closes a handle.
+    fn close(&self, handle: BenchHandle);
+    /// Reads up to the buffer's length or the end of file, and returns the bytes read.
+    fn read(&self, file: &BenchHandle, offset: u64, into: &mut TransferBuffer)
+    -> io::Result<usize>;
     /// Writes all of `data`.
-    fn write(&self, file: &Handle, offset: u64, data: &[u8]) -> io::Result<()>;
-    /// Makes a file's content durable.
-    fn sync_file(&self, file: &Handle) -> io::Result<()>;
-    /// Returns the size of what a name stands for, without following a link.
-    fn stat(&self, at: &Handle, name: &str) -> io::Result<u64>;
+    fn write(&self, file: &BenchHandle, offset: u64, data: &[u8]) -> io::Result<()>;
+    /// Syncs a file.
+    fn sync_file(&self, file: &BenchHandle) -> io::Result<()>;
+    /// Returns the size of a file, without following a symbolic link.
+    fn stat(&self, at: &BenchHandle, name: &str) -> io::Result<u64>;
     /// Returns the size of an open file.
-    fn stat_file(&self, file: &Handle) -> io::Result<u64>;
-    /// Removes the name of a file.
-    fn unlink(&self, at: &Handle, name: &str) -> io::Result<()>;
+    fn stat_file(&self, file: &BenchHandle) -> io::Result<u64>;
+    /// Removes a file.
+    fn unlink(&self, at: &BenchHandle, name: &str) -> io::Result<()>;
     /// Removes an empty directory.
-    fn remove_dir(&self, at: &Handle, name: &str) -> io::Result<()>;
+    fn remove_dir(&self, at: &BenchHandle, name: &str) -> io::Result<()>;
     /// Renames within a directory.
-    fn rename(&self, at: &Handle, from: &str, to: &str) -> io::Result<()>;
-    /// Gives a file one more name in the same directory.
-    fn link(&self, at: &Handle, from: &str, to: &str) -> io::Result<()>;
-    /// Makes a symbolic link.
-    fn symlink(&self, at: &Handle, name: &str, target: &str) -> io::Result<()>;
+    fn rename(&self, at: &BenchHandle, from: &str, to: &str) -> io::Result<()>;
+    /// Creates a hard link in the same directory.
+    fn link(&self, at: &BenchHandle, from: &str, to: &str) -> io::Result<()>;
+    /// Creates a symbolic link.
+    fn symlink(&self, at: &BenchHandle, name: &str, target: &str) -> io::Result<()>;
     /// Returns the length of a symbolic link's target.
-    fn read_link(&self, at: &Handle, name: &str) -> io::Result<usize>;
-    /// Sets the permission bits of what a name stands for.
-    fn set_mode(&self, at: &Handle, name: &str, mode: u16) -> io::Result<()>;
-    /// Sets the times of an open file, as an archiver does.
-    fn set_times(&self, file: &Handle, seconds: i64) -> io::Result<()>;
-    /// Calls `each` with every name but `.` and `..`, and whether it is a directory's.
-    fn list(&self, dir: &Handle, each: &mut dyn FnMut(&str, bool)) -> io::Result<()>;
-    /// Returns the bytes that can still be written.
+    fn read_link(&self, at: &BenchHandle, name: &str) -> io::Result<usize>;
+    /// Sets permission bits.
+    fn set_mode(&self, at: &BenchHandle, name: &str, mode: u16) -> io::Result<()>;
+    /// Sets the times of an open file.
+    fn set_times(&self, file: &BenchHandle, seconds: i64) -> io::Result<()>;
+    /// Calls `each` with every name but `.` and `..`, and whether it is a directory.
+    fn list(&self, dir: &BenchHandle, each: &mut dyn FnMut(&str, bool)) -> io::Result<()>;
+    /// Returns the free space.
     fn free_bytes(&self) -> io::Result<u64>;
-    /// Drops what a cache of this machine holds of a file's content. The file is synced.
-    fn forget_content(&self, file: &Handle) -> io::Result<()>;
-    /// Makes durable what was accepted, as far as one may ask for it, so that the next workload
-    /// does not pay for this one.
+    /// Drops cached pages of a synced file.
+    fn forget_content(&self, file: &BenchHandle) -> io::Result<()>;
+    /// Makes all writes durable, so that the next workload does not pay for them.
     fn settle(&self) -> io::Result<()>;
-    /// Returns how it is taken out of use, if it can be.
-    fn offline(&self) -> Option<&dyn Offline> {
+    /// Returns the means to close and reopen the target, if supported.
+    fn offline(&self) -> Option<&dyn TargetReopener> {
         None
     }
 }

@@ -1,17 +1,14 @@
-//! A file system in this process, by its vnode interface.
-//!
-//! What a kernel would do between a program and the file system is not here: a name is looked up by
-//! one call, and closing gives the reference back.
+//! Access to a file system in this process, by its vnode interface. Without a kernel, each use of a
+//! name takes one lookup, and a close drops the reference.
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
+use std::{fmt, io};
 
-use engine::vnode::api::{
+use engine::api::{
     Caller, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode, SetAttr, SetTime, Timestamp,
 };
 
-use super::{Access, Buffer, Handle, OpenFor};
+use super::{BenchHandle, OpenMode, TargetAccess, TransferBuffer};
 
 /// A file system in this process.
 pub struct ProcessAccess {
@@ -32,10 +29,10 @@ impl ProcessAccess {
         ProcessAccess { fs, caller: Caller::root() }
     }
 
-    /// Calls `work` with the number of what a name stands for, holding a reference meanwhile.
+    /// Calls `work` on a name's inode, with a reference held.
     fn with<T>(
         &self,
-        at: &Handle,
+        at: &BenchHandle,
         name: &str,
         work: impl FnOnce(Ino) -> Result<T, FsError>,
     ) -> io::Result<T> {
@@ -46,10 +43,10 @@ impl ProcessAccess {
     }
 }
 
-fn ino(handle: &Handle) -> io::Result<Ino> {
+fn ino(handle: &BenchHandle) -> io::Result<Ino> {
     match handle {
-        Handle::Inode(ino) => Ok(*ino),
-        Handle::Descriptor(_) | Handle::Closed => {
+        BenchHandle::Inode(ino) => Ok(*ino),
+        BenchHandle::Descriptor(_) | BenchHandle::Closed => {
             Err(io::Error::other("a handle of another target"))
         }
     }
@@ -63,12 +60,12 @@ fn regular() -> NewInode {
     NewInode::new(FileKind::Regular, 0o644)
 }
 
-impl Access for ProcessAccess {
-    fn root(&self) -> io::Result<Handle> {
-        Ok(Handle::Inode(self.fs.root()))
+impl TargetAccess for ProcessAccess {
+    fn root(&self) -> io::Result<BenchHandle> {
+        Ok(BenchHandle::Inode(self.fs.root()))
     }
 
-    fn make_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
+    fn make_dir(&self, at: &BenchHandle, name: &str) -> io::Result<()> {
         let new = NewInode::new(FileKind::Directory, 0o755);
         let made =
             self.fs.create(&self.caller, ino(at)?, name.as_bytes(), new, None).map_err(told)?;
@@ -76,63 +73,68 @@ impl Access for ProcessAccess {
         Ok(())
     }
 
-    fn open_dir(&self, at: &Handle, name: &str) -> io::Result<Handle> {
+    fn open_dir(&self, at: &BenchHandle, name: &str) -> io::Result<BenchHandle> {
         let found = self.fs.lookup(&self.caller, ino(at)?, name.as_bytes()).map_err(told)?;
-        Ok(Handle::Inode(found.ino))
+        Ok(BenchHandle::Inode(found.ino))
     }
 
-    fn create(&self, at: &Handle, name: &str, _is_direct: bool) -> io::Result<Handle> {
+    fn create(&self, at: &BenchHandle, name: &str, _is_direct: bool) -> io::Result<BenchHandle> {
         let made = self.fs.create(&self.caller, ino(at)?, name.as_bytes(), regular(), None);
-        Ok(Handle::Inode(made.map_err(told)?.ino))
+        Ok(BenchHandle::Inode(made.map_err(told)?.ino))
     }
 
-    fn open(&self, at: &Handle, name: &str, _what_for: OpenFor) -> io::Result<Handle> {
+    fn open(&self, at: &BenchHandle, name: &str, _what_for: OpenMode) -> io::Result<BenchHandle> {
         self.open_dir(at, name)
     }
 
-    fn close(&self, handle: Handle) {
-        if let Handle::Inode(ino) = handle
+    fn close(&self, handle: BenchHandle) {
+        if let BenchHandle::Inode(ino) = handle
             && ino != self.fs.root()
         {
             self.fs.forget(ino, 1);
         }
     }
 
-    fn read(&self, file: &Handle, offset: u64, into: &mut Buffer) -> io::Result<usize> {
+    fn read(
+        &self,
+        file: &BenchHandle,
+        offset: u64,
+        into: &mut TransferBuffer,
+    ) -> io::Result<usize> {
         into.read.clear();
         self.fs.read(&Caller::root(), ino(file)?, offset, into.length, &mut into.read).map_err(told)
     }
 
-    fn write(&self, file: &Handle, offset: u64, data: &[u8]) -> io::Result<()> {
+    fn write(&self, file: &BenchHandle, offset: u64, data: &[u8]) -> io::Result<()> {
         self.fs.write(&self.caller, ino(file)?, offset, data).map_err(told)
     }
 
-    fn sync_file(&self, file: &Handle) -> io::Result<()> {
+    fn sync_file(&self, file: &BenchHandle) -> io::Result<()> {
         self.fs.fsync(&Caller::root(), ino(file)?, false).map_err(told)
     }
 
-    fn stat(&self, at: &Handle, name: &str) -> io::Result<u64> {
+    fn stat(&self, at: &BenchHandle, name: &str) -> io::Result<u64> {
         self.with(at, name, |ino| Ok(self.fs.getattr(&Caller::root(), ino)?.size_bytes))
     }
 
-    fn stat_file(&self, file: &Handle) -> io::Result<u64> {
+    fn stat_file(&self, file: &BenchHandle) -> io::Result<u64> {
         Ok(self.fs.getattr(&Caller::root(), ino(file)?).map_err(told)?.size_bytes)
     }
 
-    fn unlink(&self, at: &Handle, name: &str) -> io::Result<()> {
+    fn unlink(&self, at: &BenchHandle, name: &str) -> io::Result<()> {
         self.fs.unlink(&self.caller, ino(at)?, name.as_bytes(), None).map_err(told)
     }
 
-    fn remove_dir(&self, at: &Handle, name: &str) -> io::Result<()> {
+    fn remove_dir(&self, at: &BenchHandle, name: &str) -> io::Result<()> {
         self.fs.rmdir(&self.caller, ino(at)?, name.as_bytes(), None).map_err(told)
     }
 
-    fn rename(&self, at: &Handle, from: &str, to: &str) -> io::Result<()> {
+    fn rename(&self, at: &BenchHandle, from: &str, to: &str) -> io::Result<()> {
         let (source, target) = ((ino(at)?, from.as_bytes()), (ino(at)?, to.as_bytes()));
         self.fs.rename(&self.caller, source, target, RenameMode::Replace, None).map_err(told)
     }
 
-    fn link(&self, at: &Handle, from: &str, to: &str) -> io::Result<()> {
+    fn link(&self, at: &BenchHandle, from: &str, to: &str) -> io::Result<()> {
         let parent = ino(at)?;
         self.with(at, from, |ino| {
             let linked = self.fs.link(&self.caller, ino, parent, to.as_bytes(), None)?;
@@ -141,7 +143,7 @@ impl Access for ProcessAccess {
         })
     }
 
-    fn symlink(&self, at: &Handle, name: &str, target: &str) -> io::Result<()> {
+    fn symlink(&self, at: &BenchHandle, name: &str, target: &str) -> io::Result<()> {
         let made = self.fs.symlink(
             &self.caller,
             ino(at)?,
@@ -154,24 +156,24 @@ impl Access for ProcessAccess {
         Ok(())
     }
 
-    fn read_link(&self, at: &Handle, name: &str) -> io::Result<usize> {
+    fn read_link(&self, at: &BenchHandle, name: &str) -> io::Result<usize> {
         self.with(at, name, |ino| Ok(self.fs.readlink(&Caller::root(), ino)?.len()))
     }
 
-    fn set_mode(&self, at: &Handle, name: &str, mode: u16) -> io::Result<()> {
+    fn set_mode(&self, at: &BenchHandle, name: &str, mode: u16) -> io::Result<()> {
         let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
         self.with(at, name, |ino| self.fs.setattr(&self.caller, ino, &change, None).map(|_| ()))
     }
 
-    fn set_times(&self, file: &Handle, seconds: i64) -> io::Result<()> {
+    fn set_times(&self, file: &BenchHandle, seconds: i64) -> io::Result<()> {
         let time = Some(SetTime::To(Timestamp { seconds, nanoseconds: 0 }));
         let change = SetAttr { atime: time, mtime: time, ..SetAttr::default() };
         self.fs.setattr(&self.caller, ino(file)?, &change, None).map(|_| ()).map_err(told)
     }
 
-    fn list(&self, dir: &Handle, each: &mut dyn FnMut(&str, bool)) -> io::Result<()> {
+    fn list(&self, dir: &BenchHandle, each: &mut dyn FnMut(&str, bool)) -> io::Result<()> {
         let listed = self.fs.readdir(&Caller::root(), ino(dir)?, 0, &mut |entry| {
-            // Names of a bench are ASCII.
+            // Benchmark names are ASCII.
             if let Ok(name) = std::str::from_utf8(&entry.name)
                 && name != "."
                 && name != ".."
@@ -187,8 +189,8 @@ impl Access for ProcessAccess {
         Ok(self.fs.statfs(&Caller::root(), self.fs.main_fileset()).map_err(told)?.available_bytes)
     }
 
-    fn forget_content(&self, _file: &Handle) -> io::Result<()> {
-        // Nothing of this machine caches what never passes through its kernel.
+    fn forget_content(&self, _file: &BenchHandle) -> io::Result<()> {
+        // No kernel page cache is involved.
         Ok(())
     }
 
@@ -201,7 +203,7 @@ impl Access for ProcessAccess {
 mod tests {
     use super::*;
 
-    /// Goal: a file system's refusal reaches a workload as the errno that a mount would give.
+    /// Goal: errors have the same errno as on a mount.
     #[test]
     fn refusals_keep_their_errno() {
         assert_eq!(told(FsError::NotFound).kind(), io::ErrorKind::NotFound);

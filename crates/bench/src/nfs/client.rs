@@ -1,4 +1,4 @@
-//! A client of NFSv3: records, XDR and a connection. One call at a time.
+//! A minimal NFSv3 client with one call at a time: records, XDR and a TCP connection.
 
 #![expect(clippy::big_endian_bytes, reason = "XDR is big-endian")]
 
@@ -8,103 +8,106 @@ use std::time::{Duration, Instant};
 
 use super::{NfsError, Procedure};
 
-/// Largest reply that is read.
+/// Largest fragment of a reply.
 pub(super) const RECORD_BYTES_MAX: u32 = 1 << 20;
-/// How long a whole reply may take, however it comes.
+/// Time limit of a whole reply.
 const REPLY_TIME: Duration = Duration::from_secs(60);
-/// Largest handle (RFC 1813).
+/// RFC 1813.
 const HANDLE_BYTES_MAX: usize = 64;
 const NFS: u32 = 100_003;
 const MOUNT: u32 = 100_005;
 
-/// Words that are written one after another.
+/// XDR encoder.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Words(Vec<u8>);
+pub(super) struct CallEncoder(Vec<u8>);
 
-impl Words {
-    pub(super) fn u32(mut self, word: u32) -> Words {
+impl CallEncoder {
+    pub(super) fn u32(mut self, word: u32) -> CallEncoder {
         self.0.extend(word.to_be_bytes());
         self
     }
 
-    pub(super) fn u64(mut self, word: u64) -> Words {
+    pub(super) fn u64(mut self, word: u64) -> CallEncoder {
         self.0.extend(word.to_be_bytes());
         self
     }
 
-    pub(super) fn opaque(self, bytes: &[u8]) -> Words {
+    pub(super) fn opaque(self, bytes: &[u8]) -> CallEncoder {
         let mut words = self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         words.0.extend(bytes);
         words.0.resize(words.0.len().next_multiple_of(4), 0);
         words
     }
 
-    /// Attributes to set: the mode alone.
-    pub(super) fn mode(self, mode: u32) -> Words {
-        [1, mode, 0, 0, 0, 0, 0].into_iter().fold(self, Words::u32)
+    /// Appends attributes that set the mode only.
+    pub(super) fn mode(self, mode: u32) -> CallEncoder {
+        [1, mode, 0, 0, 0, 0, 0].into_iter().fold(self, CallEncoder::u32)
     }
 }
 
-/// What is left of a reply. Nothing of it is believed (BN1).
+/// The rest of a reply, untrusted (BN1).
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct CallReply {
     bytes: Vec<u8>,
     at: usize,
 }
 
-/// A reply that ends before it says what it must.
 #[derive(Debug)]
-pub(super) struct Short;
+pub(super) struct TruncatedReplyError;
 
-impl Answer {
-    pub(super) fn u32(&mut self) -> Result<u32, Short> {
-        let word = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk()).ok_or(Short)?;
+impl CallReply {
+    pub(super) fn u32(&mut self) -> Result<u32, TruncatedReplyError> {
+        let word = self
+            .bytes
+            .get(self.at..)
+            .and_then(|rest| rest.first_chunk())
+            .ok_or(TruncatedReplyError)?;
         self.at += 4;
         Ok(u32::from_be_bytes(*word))
     }
 
-    pub(super) fn opaque(&mut self) -> Result<Vec<u8>, Short> {
-        let length = usize::try_from(self.u32()?).map_err(|_| Short)?;
-        let end = self.at.checked_add(length).ok_or(Short)?;
-        let bytes = self.bytes.get(self.at..end).ok_or(Short)?.to_vec();
+    pub(super) fn opaque(&mut self) -> Result<Vec<u8>, TruncatedReplyError> {
+        let length = usize::try_from(self.u32()?).map_err(|_| TruncatedReplyError)?;
+        let end = self.at.checked_add(length).ok_or(TruncatedReplyError)?;
+        let bytes = self.bytes.get(self.at..end).ok_or(TruncatedReplyError)?.to_vec();
         self.at = end.next_multiple_of(4);
         Ok(bytes)
     }
 
-    fn handle(&mut self) -> Result<Vec<u8>, Short> {
-        self.opaque().and_then(|it| if it.len() <= HANDLE_BYTES_MAX { Ok(it) } else { Err(Short) })
+    fn handle(&mut self) -> Result<Vec<u8>, TruncatedReplyError> {
+        self.opaque().and_then(|it| {
+            if it.len() <= HANDLE_BYTES_MAX { Ok(it) } else { Err(TruncatedReplyError) }
+        })
     }
 }
 
-/// A connection.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct BenchNfsClient {
     address: SocketAddr,
-    /// How long a whole reply may take.
     reply_time: Duration,
     socket: TcpStream,
     xid: u32,
 }
 
-impl Client {
-    pub(super) fn connect(address: SocketAddr) -> Result<Client, NfsError> {
+impl BenchNfsClient {
+    pub(super) fn connect(address: SocketAddr) -> Result<BenchNfsClient, NfsError> {
         let connected = TcpStream::connect_timeout(&address, REPLY_TIME).and_then(|socket| {
             socket.set_nodelay(true)?;
             socket.set_write_timeout(Some(REPLY_TIME))?;
             Ok(socket)
         });
         let socket = connected.map_err(|cause| NfsError::Connection { address, cause })?;
-        Ok(Client { address, reply_time: REPLY_TIME, socket, xid: 0 })
+        Ok(BenchNfsClient { address, reply_time: REPLY_TIME, socket, xid: 0 })
     }
 
-    /// Connects again: what came of the last call is not known.
+    /// Reconnects. The result of the call in progress stays unknown.
     pub(super) fn connect_again(&mut self) -> Result<(), NfsError> {
         let reply_time = self.reply_time;
-        *self = Client { reply_time, ..Client::connect(self.address)? };
+        *self = BenchNfsClient { reply_time, ..BenchNfsClient::connect(self.address)? };
         Ok(())
     }
 
-    /// Fills `into` with what comes, before `until`.
+    /// Fills `into` from the socket, before `until`.
     fn read_until(&mut self, into: &mut [u8], until: Instant) -> Result<(), NfsError> {
         let address = self.address;
         let cut = |cause| NfsError::Connection { address, cause };
@@ -119,7 +122,7 @@ impl Client {
             match self.socket.read(room) {
                 Ok(0) => return Err(cut(std::io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => filled += count,
-                // The time is over, or nothing has happened.
+                // Timeout, or a spurious wakeup.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -137,12 +140,17 @@ impl Client {
         NfsError::Protocol { address: self.address, what: what.into() }
     }
 
-    /// Makes a call as the superuser; returns what follows the head of its reply.
-    fn call(&mut self, program: u32, number: u32, args: &Words) -> Result<Answer, NfsError> {
+    /// Makes a call as the superuser, and returns its results.
+    fn call(
+        &mut self,
+        program: u32,
+        number: u32,
+        args: &CallEncoder,
+    ) -> Result<CallReply, NfsError> {
         self.xid = self.xid.wrapping_add(1);
-        let sys = [0; 5].into_iter().fold(Words::default(), Words::u32);
+        let sys = [0; 5].into_iter().fold(CallEncoder::default(), CallEncoder::u32);
         let head = [self.xid, 0, 2, program, 3, number, 1];
-        let head = head.into_iter().fold(Words::default(), Words::u32).opaque(&sys.0);
+        let head = head.into_iter().fold(CallEncoder::default(), CallEncoder::u32).opaque(&sys.0);
         let head = head.u32(0).u32(0);
         let length = u32::try_from(head.0.len() + args.0.len()).unwrap_or(0);
         let mark = (1 << 31 | length).to_be_bytes();
@@ -151,14 +159,14 @@ impl Client {
         let cut = |cause| NfsError::Connection { address, cause };
         self.socket.write_all(&record).map_err(cut)?;
         let bytes = self.record()?;
-        let mut answer = Answer { bytes, at: 0 };
-        let head = |answer: &mut Answer| {
+        let mut answer = CallReply { bytes, at: 0 };
+        let head = |answer: &mut CallReply| {
             let (xid, kind, state) = (answer.u32()?, answer.u32()?, answer.u32()?);
             if state == 0 {
                 answer.u32()?;
                 answer.opaque()?;
             }
-            Ok::<_, Short>((xid, kind, state, answer.u32()?))
+            Ok::<_, TruncatedReplyError>((xid, kind, state, answer.u32()?))
         };
         match head(&mut answer) {
             Ok((xid, 1, 0, 0)) if xid == self.xid => Ok(answer),
@@ -166,7 +174,7 @@ impl Client {
             Ok((_, _, state, status)) => {
                 Err(self.wrong(format!("call {number} is refused ({state}, {status})")))
             }
-            Err(Short) => Err(self.wrong("a reply that is cut off")),
+            Err(TruncatedReplyError) => Err(self.wrong("a reply that is cut off")),
         }
     }
 
@@ -191,13 +199,13 @@ impl Client {
         }
     }
 
-    /// Calls NFS; returns what follows a status of 0. `name` is what it is about.
+    /// Makes an NFS call on `name`, and returns its results after the status.
     pub(super) fn nfs(
         &mut self,
         procedure: Procedure,
         name: &str,
-        args: &Words,
-    ) -> Result<Answer, NfsError> {
+        args: &CallEncoder,
+    ) -> Result<CallReply, NfsError> {
         self.named(procedure.name(), procedure.number(), name, args)
     }
 
@@ -206,41 +214,42 @@ impl Client {
         procedure: &'static str,
         number: u32,
         name: &str,
-        args: &Words,
-    ) -> Result<Answer, NfsError> {
+        args: &CallEncoder,
+    ) -> Result<CallReply, NfsError> {
         let program = if procedure == "MNT" { MOUNT } else { NFS };
         let mut answer = self.call(program, number, args)?;
         match answer.u32() {
             Ok(0) => Ok(answer),
             Ok(status) => Err(NfsError::Status { procedure, name: name.to_owned(), status }),
-            Err(Short) => Err(self.wrong("a reply without a status")),
+            Err(TruncatedReplyError) => Err(self.wrong("a reply without a status")),
         }
     }
 
-    /// Returns the handle of an export.
+    /// Returns the file handle of an export.
     pub(super) fn mount(&mut self, export: &str) -> Result<Vec<u8>, NfsError> {
-        let args = Words::default().opaque(export.as_bytes());
+        let args = CallEncoder::default().opaque(export.as_bytes());
         let mut answer = self.named("MNT", 1, export, &args)?;
         answer.handle().map_err(|_| self.wrong("MNT without a handle"))
     }
 
-    fn made(&self, mut answer: Answer, what: &str) -> Result<Vec<u8>, NfsError> {
+    fn made(&self, mut answer: CallReply, what: &str) -> Result<Vec<u8>, NfsError> {
         let handle = match answer.u32() {
             Ok(1) => answer.handle(),
-            Ok(_) | Err(Short) => Err(Short),
+            Ok(_) | Err(TruncatedReplyError) => Err(TruncatedReplyError),
         };
         handle.map_err(|_| self.wrong(format!("{what} without a handle")))
     }
 
-    /// Makes a file, which may be there.
+    /// Creates a file, or opens an existing one.
     pub(super) fn create(&mut self, directory: &[u8], name: &str) -> Result<Vec<u8>, NfsError> {
-        let args = Words::default().opaque(directory).opaque(name.as_bytes()).u32(0).mode(0o644);
+        let args =
+            CallEncoder::default().opaque(directory).opaque(name.as_bytes()).u32(0).mode(0o644);
         let answer = self.nfs(Procedure::Create, name, &args)?;
         self.made(answer, "CREATE")
     }
 
     pub(super) fn mkdir(&mut self, directory: &[u8], name: &str) -> Result<Vec<u8>, NfsError> {
-        let args = Words::default().opaque(directory).opaque(name.as_bytes()).mode(0o755);
+        let args = CallEncoder::default().opaque(directory).opaque(name.as_bytes()).mode(0o755);
         let answer = self.named("MKDIR", 9, name, &args)?;
         self.made(answer, "MKDIR")
     }
@@ -251,18 +260,18 @@ impl Client {
         name: &str,
         target: &str,
     ) -> Result<Vec<u8>, NfsError> {
-        let args = Words::default().opaque(directory).opaque(name.as_bytes()).mode(0o777);
+        let args = CallEncoder::default().opaque(directory).opaque(name.as_bytes()).mode(0o777);
         let answer = self.named("SYMLINK", 10, name, &args.opaque(target.as_bytes()))?;
         self.made(answer, "SYMLINK")
     }
 
     pub(super) fn remove(&mut self, directory: &[u8], name: &str) -> Result<(), NfsError> {
-        let args = Words::default().opaque(directory).opaque(name.as_bytes());
+        let args = CallEncoder::default().opaque(directory).opaque(name.as_bytes());
         self.nfs(Procedure::Remove, name, &args).map(drop)
     }
 
     pub(super) fn rmdir(&mut self, directory: &[u8], name: &str) -> Result<(), NfsError> {
-        let args = Words::default().opaque(directory).opaque(name.as_bytes());
+        let args = CallEncoder::default().opaque(directory).opaque(name.as_bytes());
         self.named("RMDIR", 13, name, &args).map(drop)
     }
 
@@ -275,7 +284,8 @@ impl Client {
     ) -> Result<(), NfsError> {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let stable = if is_stable { 2 } else { 0 };
-        let args = Words::default().opaque(file).u64(offset).u32(count).u32(stable).opaque(data);
+        let args =
+            CallEncoder::default().opaque(file).u64(offset).u32(count).u32(stable).opaque(data);
         self.nfs(Procedure::Write, name, &args).map(drop)
     }
 }
@@ -286,8 +296,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a server that sends a byte now and then, and fragments without an end, is given up
-    /// when the time for a whole reply is over.
+    /// Goal: a server that sends single bytes in endless fragments is given up after the time
+    /// limit.
     #[test]
     fn a_reply_that_trickles_is_given_up() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
@@ -295,12 +305,12 @@ mod tests {
         let server = std::thread::spawn(move || {
             let (mut socket, _) = listener.accept().expect("a client comes");
             let _ = socket.read(&mut [0; 64]).expect("it asks");
-            // Fragments of one byte, none of them the last: until nobody listens.
+            // Fragments of one byte, none of them the last, until the client disconnects.
             while socket.write_all(&[0, 0, 0, 1, b'x']).is_ok() {
                 std::thread::park_timeout(Duration::from_millis(10));
             }
         });
-        let mut client = Client::connect(address).expect("it listens");
+        let mut client = BenchNfsClient::connect(address).expect("it listens");
         client.reply_time = Duration::from_millis(300);
         let begun = Instant::now();
         let refused = client.mount("/").expect_err("it is no reply").to_string();
@@ -310,20 +320,29 @@ mod tests {
         server.join().expect("no bug");
     }
 
-    /// Goal: BN1. Whatever a server answers ends in an error, at once.
+    /// Goal: a reply that is malformed, refused or for another call is an immediate error (BN1).
     #[test]
     fn a_reply_is_not_believed() {
         let good = |xid: u32| {
-            [xid, 1, 0, 0, 0, 0, 0, 200].into_iter().fold(Words::default(), Words::u32).0
+            [xid, 1, 0, 0, 0, 0, 0, 200]
+                .into_iter()
+                .fold(CallEncoder::default(), CallEncoder::u32)
+                .0
         };
         let cases: [(&str, Vec<u8>); 5] = [
             ("another call", good(9)),
             ("without a handle", good(1)),
             ("cut off", vec![0, 0, 0, 1]),
-            ("is refused", [1_u32, 1, 1, 0].into_iter().fold(Words::default(), Words::u32).0),
+            (
+                "is refused",
+                [1_u32, 1, 1, 0].into_iter().fold(CallEncoder::default(), CallEncoder::u32).0,
+            ),
             (
                 "status 13",
-                [1_u32, 1, 0, 0, 0, 0, 13].into_iter().fold(Words::default(), Words::u32).0,
+                [1_u32, 1, 0, 0, 0, 0, 13]
+                    .into_iter()
+                    .fold(CallEncoder::default(), CallEncoder::u32)
+                    .0,
             ),
         ];
         for (words, reply) in cases {
@@ -337,7 +356,7 @@ mod tests {
                 socket.write_all(&mark.to_be_bytes()).expect("it reads");
                 socket.write_all(&reply).expect("it reads");
             });
-            let mut client = Client::connect(address).expect("it listens");
+            let mut client = BenchNfsClient::connect(address).expect("it listens");
             let refused = client.mount("/").expect_err("it is no handle").to_string();
             assert!(refused.contains(words), "{words}: {refused}");
             server.join().expect("no bug");
@@ -349,7 +368,7 @@ mod tests {
             let _ = socket.read(&mut [0; 64]).expect("it asks");
             socket.write_all(&u32::MAX.to_be_bytes()).expect("it reads");
         });
-        let refused = Client::connect(address).expect("it listens").mount("/");
+        let refused = BenchNfsClient::connect(address).expect("it listens").mount("/");
         assert!(matches!(refused, Err(NfsError::Protocol { .. })), "{refused:?}");
         server.join().expect("no bug");
     }

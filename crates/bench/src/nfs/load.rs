@@ -1,62 +1,58 @@
-//! A client's files, and the calls on them.
+//! The files of one client, and its calls on them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use runtime::prng::Prng;
 
-use super::client::{Client, Words};
+use super::client::{BenchNfsClient, CallEncoder};
 use super::{Mix, NfsError, Procedure};
 use crate::number::{to_f64, to_u64, to_usize};
 
-/// The directory of the bench, in the export.
+/// Directory for benchmark files, in the export.
 const TOP: &str = "holdfast-bench-nfs";
-/// Bytes of a READ or a WRITE: what SFS 97 moves at once.
+/// Size of a READ or WRITE, as in SFS 97.
 const TRANSFER_BYTES: u64 = 8192;
-/// Sizes of files in KiB and how many of a hundred have them, as in SFS 97.
+/// Percentage and KiB of file sizes, as in SFS 97.
 const SIZES: [(u64, u64); 10] =
     [(33, 1), (21, 2), (13, 4), (10, 8), (8, 16), (5, 32), (4, 64), (3, 128), (2, 256), (1, 1024)];
 /// NFS3ERR_NOENT.
 const NOT_THERE: u32 = 2;
-/// Files that are there to be removed.
+/// Files created in advance for REMOVE.
 const SPARE_FILES: u64 = 8;
 
-/// What a client works on.
 #[derive(Debug)]
-pub(super) struct Load {
-    client: Client,
+pub(super) struct NfsLoad {
+    client: BenchNfsClient,
     prng: Prng,
     top: Vec<u8>,
     name: String,
     directory: Vec<u8>,
-    files: Vec<File>,
+    files: Vec<NfsLoadFile>,
     link: Option<Vec<u8>>,
-    /// Those that were made and not removed.
+    /// Files created by CREATE calls, and not yet removed.
     made: VecDeque<String>,
-    /// One that is being made, or may have been when the connection broke.
+    /// A file whose creation or removal is in progress, or was when the connection broke.
     begun: Option<String>,
     next: u64,
     data: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct File {
+struct NfsLoadFile {
     name: String,
     handle: Vec<u8>,
     bytes: u64,
 }
 
-/// Makes the directory of the bench.
-pub(super) fn make_top(client: &mut Client, root: &[u8]) -> Result<Vec<u8>, NfsError> {
+pub(super) fn make_top(client: &mut BenchNfsClient, root: &[u8]) -> Result<Vec<u8>, NfsError> {
     client.mkdir(root, TOP)
 }
 
-/// Removes it; it is empty.
-pub(super) fn remove_top(client: &mut Client, root: &[u8]) -> Result<(), NfsError> {
-    Again::new(client).gone(|client| client.rmdir(root, TOP))
+pub(super) fn remove_top(client: &mut BenchNfsClient, root: &[u8]) -> Result<(), NfsError> {
+    RetriedRemoval::new(client).gone(|client| client.rmdir(root, TOP))
 }
 
-/// Returns how large a file is.
 fn size_of_file(prng: &mut Prng) -> u64 {
     let mut left = prng.below(100);
     for (share, kib) in SIZES {
@@ -68,13 +64,13 @@ fn size_of_file(prng: &mut Prng) -> u64 {
     1024
 }
 
-impl Load {
-    pub(super) fn new(client: Client, top: &[u8], number: u64, seed: u64) -> Load {
+impl NfsLoad {
+    pub(super) fn new(client: BenchNfsClient, top: &[u8], number: u64, seed: u64) -> NfsLoad {
         let mut prng = Prng::from_seed(seed.wrapping_add(number));
         let mut data = vec![0; to_usize(TRANSFER_BYTES)];
         data.fill_with(|| u8::try_from(prng.below(256)).unwrap_or(0));
         let name = format!("client{number}");
-        Load {
+        NfsLoad {
             client,
             prng,
             top: top.to_vec(),
@@ -101,8 +97,8 @@ impl Load {
             let handle = self.client.create(&self.directory, &name)?;
             self.begun = None;
             let bytes = size_of_file(&mut self.prng);
-            self.files.push(File { name, handle, bytes });
-            let Some(File { name, handle, .. }) = self.files.last() else { continue };
+            self.files.push(NfsLoadFile { name, handle, bytes });
+            let Some(NfsLoadFile { name, handle, .. }) = self.files.last() else { continue };
             let mut at = 0;
             while at < bytes {
                 let part = (bytes - at).min(TRANSFER_BYTES);
@@ -117,7 +113,6 @@ impl Load {
         Ok(())
     }
 
-    /// Returns a number of this client's own, from 0 to 1.
     pub(super) fn share(&mut self) -> f64 {
         to_f64(self.prng.below(1000)) / 1000.0
     }
@@ -132,18 +127,18 @@ impl Load {
         Ok(())
     }
 
-    /// Makes the next call of a mix; returns which it was.
+    /// Makes a random call of a mix, and returns its procedure.
     pub(super) fn ask(&mut self, mix: Mix) -> Result<Procedure, NfsError> {
         let mut procedure = mix.choose(&mut self.prng);
         if procedure == Procedure::Remove && self.made.is_empty() {
             procedure = Procedure::Create;
         }
         let index = to_usize(self.prng.below(to_u64(self.files.len())));
-        let Some(File { name, handle, bytes }) = self.files.get(index) else {
+        let Some(NfsLoadFile { name, handle, bytes }) = self.files.get(index) else {
             return Ok(procedure);
         };
-        let of_file = || Words::default().opaque(handle);
-        let of_directory = || Words::default().opaque(&self.directory);
+        let of_file = || CallEncoder::default().opaque(handle);
+        let of_directory = || CallEncoder::default().opaque(&self.directory);
         let blocks = bytes.div_ceil(TRANSFER_BYTES).max(1);
         let at = self.prng.below(blocks) * TRANSFER_BYTES;
         let count = (bytes - at.min(*bytes)).min(TRANSFER_BYTES);
@@ -166,12 +161,12 @@ impl Load {
                 return Ok(procedure);
             }
             Procedure::Getattr => of_file(),
-            // The guard that follows is that nothing is compared.
+            // No guard (`sattrguard3`) follows the attributes.
             Procedure::Setattr => of_file().mode(0o640).u32(0),
             Procedure::Lookup => of_directory().opaque(name.as_bytes()),
             Procedure::Access => of_file().u32(0x3f),
             Procedure::Readlink => {
-                Words::default().opaque(self.link.as_deref().unwrap_or_default())
+                CallEncoder::default().opaque(self.link.as_deref().unwrap_or_default())
             }
             Procedure::Read => {
                 of_file().u64(at).u32(u32::try_from(TRANSFER_BYTES).unwrap_or(u32::MAX))
@@ -185,13 +180,13 @@ impl Load {
         Ok(procedure)
     }
 
-    /// Removes what was made, also by a connection that broke.
+    /// Removes all files, after a reconnect if necessary.
     pub(super) fn remove(&mut self) -> Result<(), NfsError> {
         let files = std::mem::take(&mut self.files);
         let made = std::mem::take(&mut self.made);
         let link = "link".to_owned();
         let names = files.into_iter().map(|file| file.name).chain(made).chain(self.begun.take());
-        let mut again = Again::new(&mut self.client);
+        let mut again = RetriedRemoval::new(&mut self.client);
         let is_made = !self.directory.is_empty();
         for name in names.chain([link]).filter(|_| is_made) {
             again.gone(|client| client.remove(&self.directory, &name))?;
@@ -200,22 +195,22 @@ impl Load {
     }
 }
 
-/// Removes by a connection that may have broken.
-pub(super) struct Again<'c> {
-    client: &'c mut Client,
-    /// Once is enough: a server that breaks off twice is gone.
+/// Removal that reconnects once.
+pub(super) struct RetriedRemoval<'c> {
+    client: &'c mut BenchNfsClient,
+    /// A second reconnect is not tried: a server that disconnects twice is gone.
     has_connected: bool,
 }
 
-impl<'c> Again<'c> {
-    pub(super) fn new(client: &'c mut Client) -> Again<'c> {
-        Again { client, has_connected: false }
+impl<'c> RetriedRemoval<'c> {
+    pub(super) fn new(client: &'c mut BenchNfsClient) -> RetriedRemoval<'c> {
+        RetriedRemoval { client, has_connected: false }
     }
 
-    /// Has `call` remove something; that it is not there is as good.
+    /// Makes a removal call. A file that does not exist counts as removed.
     pub(super) fn gone(
         &mut self,
-        mut call: impl FnMut(&mut Client) -> Result<(), NfsError>,
+        mut call: impl FnMut(&mut BenchNfsClient) -> Result<(), NfsError>,
     ) -> Result<(), NfsError> {
         let mut done = call(self.client);
         let is_broken =
@@ -239,8 +234,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: what was made is removed by another connection where the first one broke, and what is
-    /// not there any more is as good as removed.
+    /// Goal: cleanup reconnects if the connection broke, and accepts files already gone.
     #[test]
     fn what_was_made_is_removed_by_another_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
@@ -260,8 +254,8 @@ mod tests {
             }
             removed
         });
-        let client = Client::connect(address).expect("it listens");
-        let mut load = Load::new(client, b"top", 0, 1);
+        let client = BenchNfsClient::connect(address).expect("it listens");
+        let mut load = NfsLoad::new(client, b"top", 0, 1);
         load.directory = b"directory".to_vec();
         load.begun = Some("new7".to_owned());
         load.remove().expect("nothing is there");

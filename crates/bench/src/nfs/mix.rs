@@ -1,42 +1,42 @@
-//! Which calls come how often.
+//! Mixes of calls.
 
 use runtime::prng::Prng;
 
-/// Calls of NFSv3 that a mix has.
+/// NFSv3 procedures in the mixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Procedure {
-    /// Attributes.
+    /// GETATTR.
     Getattr,
-    /// Change them.
+    /// SETATTR.
     Setattr,
-    /// Find a name.
+    /// LOOKUP.
     Lookup,
-    /// What a caller may do.
+    /// ACCESS.
     Access,
-    /// The target of a symbolic link.
+    /// READLINK.
     Readlink,
-    /// Data.
+    /// READ.
     Read,
-    /// Write data.
+    /// WRITE.
     Write,
-    /// Make a file.
+    /// CREATE.
     Create,
-    /// Remove one.
+    /// REMOVE.
     Remove,
-    /// Names.
+    /// READDIR.
     Readdir,
-    /// Names with attributes and handles.
+    /// READDIRPLUS.
     Readdirplus,
-    /// Sizes and counts.
+    /// FSSTAT.
     Fsstat,
-    /// What the server can do.
+    /// FSINFO.
     Fsinfo,
-    /// Make what was written durable.
+    /// COMMIT.
     Commit,
 }
 
 impl Procedure {
-    /// All, in the order of RFC 1813.
+    /// All procedures, in the order of RFC 1813.
     pub const ALL: [Procedure; 14] = [
         Procedure::Getattr,
         Procedure::Setattr,
@@ -54,7 +54,7 @@ impl Procedure {
         Procedure::Commit,
     ];
 
-    /// Returns its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -75,7 +75,6 @@ impl Procedure {
         }
     }
 
-    /// Returns its number.
     pub(super) fn number(self) -> u32 {
         match self {
             Procedure::Getattr => 1,
@@ -99,14 +98,14 @@ impl Procedure {
 /// A mix of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// That of nhfsstone, which LADDIS took over: calls of NFSv2, writes durable when answered.
+    /// The mix of nhfsstone and LADDIS: NFSv2 calls, with stable writes.
     Laddis,
-    /// That of SFS 97 for NFSv3: writes that a COMMIT makes durable.
+    /// The mix of SFS 97 for NFSv3: unstable writes, and COMMIT.
     Sfs97,
 }
 
 impl Mix {
-    /// Returns its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -115,7 +114,7 @@ impl Mix {
         }
     }
 
-    /// Returns where its shares are from.
+    /// Returns the source of the shares.
     #[must_use]
     pub fn source(self) -> &'static str {
         match self {
@@ -130,12 +129,11 @@ impl Mix {
         }
     }
 
-    /// Returns whether a write is durable when it is answered.
     pub(super) fn is_stable(self) -> bool {
         self == Mix::Laddis
     }
 
-    /// Returns the shares, in percent.
+    /// Returns the shares in percent.
     #[must_use]
     pub fn shares(self) -> &'static [(Procedure, u64)] {
         match self {
@@ -170,7 +168,6 @@ impl Mix {
         }
     }
 
-    /// Chooses the next call.
     pub(super) fn choose(self, prng: &mut Prng) -> Procedure {
         let mut left = prng.below(100);
         for (procedure, share) in self.shares() {

@@ -1,4 +1,4 @@
-//! How an NFSv3 server answers a mix of calls: response time against throughput.
+//! Load test of an NFSv3 server: response time against throughput.
 //!
 //! ```text
 //!   mix (which call comes next) -> load (a client's files, and the call on one of them)
@@ -6,19 +6,18 @@
 //!   run (unpaced, then at shares of that throughput) -> report -> table, picture
 //! ```
 //!
-//! As LADDIS and its successors do (Wittle and Keith, 1993): clients with a protocol of their own
-//! offer a mix of calls at a rate, each has one call on its way, and the response time of every
-//! call is told. The first step is not paced; what it reaches is taken to be all that the server
-//! can do, and the other steps offer shares of that.
+//! As in LADDIS (Wittle and Keith, 1993), clients with their own protocol code offer a mix of calls
+//! at a rate, each with one call in flight. The first step is unpaced and finds the maximum
+//! throughput. The other steps offer fractions of this maximum.
 //!
 //! # Invariants
 //!
-//! - BN1: A reply is believed in nothing: what is short, late, of another call or longer than
-//!   [`client::RECORD_BYTES_MAX`] ends the bench with an error, and never with a panic.
-//! - BN2: A client is late at most by the call that it has on its way: what it could not offer in
-//!   time it offers at once, and the step tells what was reached beside what was offered.
+//! - BN1: No reply is trusted. If it is truncated, late, for another call, or has a fragment longer
+//!   than [`client::RECORD_BYTES_MAX`], the benchmark fails with an error, never a panic.
+//! - BN2: Overdue calls are made at once, except a backlog beyond one second, which is dropped. A
+//!   step reports both the offered and the reached throughput.
 //!
-//! Not here: the server under test, which may be any.
+//! Not here: the server under test.
 
 mod client;
 mod load;
@@ -31,75 +30,74 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use self::client::Client;
-use self::load::Load;
+use self::client::BenchNfsClient;
+use self::load::NfsLoad;
 pub use self::mix::{Mix, Procedure};
 use crate::number::{to_f64, to_u64, to_usize};
 
-/// Most clients.
+/// Maximum clients.
 pub const CLIENTS_MAX: usize = 256;
-/// Most seconds of a step.
+/// Maximum seconds per step.
 pub const SECONDS_MAX: u64 = 3600;
-/// Most files of a client.
+/// Maximum files per client.
 pub const FILES_MAX: u64 = 10_000;
 
-/// Shares of the throughput of the first step that the others offer, in percent.
+/// Offered loads in percent of the maximum throughput.
 const LOADS: [u64; 6] = [10, 25, 50, 75, 90, 100];
 
-/// What is asked of a server.
+/// Options of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// Where NFS and MOUNT answer.
+pub struct NfsBenchOptions {
+    /// Address of NFS and MOUNT.
     pub address: SocketAddr,
-    /// What of it is used.
+    /// Export path.
     pub export: String,
-    /// Which calls.
+    /// Mix of calls.
     pub mix: Mix,
-    /// How many clients, each with a connection and one call on its way.
+    /// Number of clients, each with a connection and one call in flight.
     pub clients: usize,
-    /// How long a step takes.
+    /// Seconds per step.
     pub seconds: u64,
-    /// Files of each client.
+    /// Files per client.
     pub files: u64,
-    /// What tells one run's choices from another's.
+    /// Seed of random choices.
     pub seed: u64,
 }
 
-/// Why there is no result.
+/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NfsError {
-    /// Is there a server, and does it let this machine in?
+    /// No connection: check the server and its export rules.
     #[error("{address}: {cause}: is it the server's address, and is it reached?")]
     Connection {
-        /// The server.
+        /// Server address.
         address: SocketAddr,
-        /// What the system says.
+        /// System error.
         cause: std::io::Error,
     },
-    /// A reply that is none, or too late.
+    /// An invalid or late reply.
     #[error("{address}: {what}: it is no NFSv3 server, or one that has a bug")]
     Protocol {
-        /// The server.
+        /// Server address.
         address: SocketAddr,
-        /// What is wrong with it.
+        /// Description.
         what: String,
     },
-    /// The server has refused a call.
+    /// A call failed.
     #[error("{procedure} {name}: status {status}: {}", step_to(*status))]
     Status {
-        /// The call.
+        /// Procedure.
         procedure: &'static str,
-        /// What it was about.
+        /// Name in the call.
         name: String,
-        /// Its status (RFC 1813).
+        /// Status of RFC 1813.
         status: u32,
     },
-    /// Somebody has stopped it.
+    /// The run was interrupted.
     #[error("stopped: what it has made is removed as far as it was reached")]
     Stopped,
 }
 
-/// Returns what to do about a status.
 fn step_to(status: u32) -> &'static str {
     match status {
         1 | 13 => "the export must let this machine's superuser in (squash=none, insecure)",
@@ -111,12 +109,12 @@ fn step_to(status: u32) -> &'static str {
     }
 }
 
-/// What was seen of one procedure in a step.
+/// Response times of one procedure in a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answered {
-    /// Its name (RFC 1813).
+pub struct ProcedureTimes {
+    /// Name of RFC 1813.
     pub procedure: &'static str,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
     /// Mean response time in milliseconds.
     pub mean_ms: f64,
@@ -124,44 +122,44 @@ pub struct Answered {
 
 /// One point of the curve.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Step {
-    /// Calls a second that were to be made; `None`: as many as could be.
+pub struct NfsLoadStep {
+    /// Calls a second offered. `None` if unpaced.
     pub offered: Option<f64>,
-    /// Calls a second that were answered.
+    /// Calls a second completed.
     pub throughput: f64,
     /// Mean response time in milliseconds.
     pub mean_ms: f64,
-    /// What half of the calls took at most, in milliseconds.
+    /// Median response time in milliseconds.
     pub median_ms: f64,
-    /// What 99 of 100 took at most.
+    /// 99th percentile of the response time.
     pub p99_ms: f64,
     /// By procedure, in the order of RFC 1813.
-    pub procedures: Vec<Answered>,
+    pub procedures: Vec<ProcedureTimes>,
 }
 
-/// What a run says.
+/// Report of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NfsReport {
-    /// The server.
+    /// Server address.
     pub address: String,
-    /// What of it was used.
+    /// Export path.
     pub export: String,
-    /// The mix.
+    /// Mix name.
     pub mix: &'static str,
-    /// Where its shares are from.
+    /// Source of the mix.
     pub source: &'static str,
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
-    /// Seconds of a step.
+    /// Seconds per step.
     pub seconds: u64,
-    /// Files of each client.
+    /// Files per client.
     pub files: u64,
-    /// The unpaced step first, then by rising load.
-    pub steps: Vec<Step>,
+    /// The unpaced step, then steps by rising load.
+    pub steps: Vec<NfsLoadStep>,
 }
 
 impl NfsReport {
-    /// Returns the report for people.
+    /// Formats the report as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
@@ -172,7 +170,7 @@ impl NfsReport {
         );
         for step in &self.steps {
             let offered = step.offered.map_or("all".to_owned(), |offered| format!("{offered:.0}"));
-            let Step { throughput, mean_ms, median_ms, p99_ms, .. } = step;
+            let NfsLoadStep { throughput, mean_ms, median_ms, p99_ms, .. } = step;
             text += &format!(
                 "| {offered:>11} | {throughput:>10.0} | {mean_ms:>7.3} | {median_ms:>9.3} | \
                  {p99_ms:>7.3} |\n"
@@ -183,36 +181,36 @@ impl NfsReport {
         for answered in self.steps.first().into_iter().flat_map(|step| &step.procedures) {
             let all: u64 = self.steps[0].procedures.iter().map(|other| other.calls).sum();
             let share = 100.0 * to_f64(answered.calls) / to_f64(all.max(1));
-            let Answered { procedure, mean_ms, .. } = answered;
+            let ProcedureTimes { procedure, mean_ms, .. } = answered;
             text += &format!("| {procedure:<11} | {share:>12.1} % | {mean_ms:>16.3} |\n");
         }
         text + &format!("\nShares: {}\n", self.source)
     }
 
-    /// Returns the curve as SVG.
+    /// Plots the curve as SVG.
     pub fn svg(&self) -> Result<String, String> {
         picture::svg_of(self)
     }
 }
 
-/// What one client has seen: the procedure and the response time in microseconds of each call.
-type Seen = Vec<(Procedure, u32)>;
+/// Procedure and response time in microseconds of each call of a client.
+type CallTimes = Vec<(Procedure, u32)>;
 
-/// Runs all steps. What was made is removed at the end, whatever comes.
+/// Runs all steps. Removes all files, even after an error.
 pub fn run(
-    options: &Options,
+    options: &NfsBenchOptions,
     stop: &AtomicBool,
     told: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<NfsReport, NfsError> {
     let steps_count = to_u64(LOADS.len()) + 1;
     told("files", 0, steps_count + 1);
-    let mut loads: Vec<Load> = Vec::new();
-    let mut first = Client::connect(options.address)?;
+    let mut loads: Vec<NfsLoad> = Vec::new();
+    let mut first = BenchNfsClient::connect(options.address)?;
     let root = first.mount(&options.export)?;
     let top = load::make_top(&mut first, &root)?;
     let done = make_and_measure(options, &top, (&mut loads, stop), told);
-    // One that fails keeps the others from nothing.
-    let mut removed: Vec<_> = loads.iter_mut().map(Load::remove).collect();
+    // Attempt every removal before failing.
+    let mut removed: Vec<_> = loads.iter_mut().map(NfsLoad::remove).collect();
     removed.push(load::remove_top(&mut first, &root));
     let removed = removed.into_iter().collect::<Result<(), _>>();
     let steps = done?;
@@ -230,15 +228,15 @@ pub fn run(
 }
 
 fn make_and_measure(
-    options: &Options,
+    options: &NfsBenchOptions,
     top: &[u8],
-    (loads, stop): (&mut Vec<Load>, &AtomicBool),
+    (loads, stop): (&mut Vec<NfsLoad>, &AtomicBool),
     told: &mut dyn FnMut(&str, u64, u64),
-) -> Result<Vec<Step>, NfsError> {
+) -> Result<Vec<NfsLoadStep>, NfsError> {
     let count = to_u64(LOADS.len()) + 2;
     for number in 0..to_u64(options.clients) {
-        let client = Client::connect(options.address)?;
-        loads.push(Load::new(client, top, number, options.seed));
+        let client = BenchNfsClient::connect(options.address)?;
+        loads.push(NfsLoad::new(client, top, number, options.seed));
         let Some(load) = loads.last_mut() else { continue };
         load.make_files(options.files, stop)?;
     }
@@ -255,39 +253,38 @@ fn make_and_measure(
     Ok(steps)
 }
 
-/// Runs one step; `offered` is what all clients together are to ask in a second.
+/// Runs one step, with `offered` calls a second over all clients.
 fn step(
-    options: &Options,
-    loads: &mut [Load],
+    options: &NfsBenchOptions,
+    loads: &mut [NfsLoad],
     offered: Option<f64>,
     stop: &AtomicBool,
-) -> Result<Step, NfsError> {
+) -> Result<NfsLoadStep, NfsError> {
     let clients = to_f64(to_u64(loads.len().max(1)));
     let every = offered.map(|offered| Duration::from_secs_f64(clients / offered));
     let (begun, time) = (Instant::now(), Duration::from_secs(options.seconds));
-    let seen: Vec<Result<Seen, NfsError>> = std::thread::scope(|scope| {
+    let seen: Vec<Result<CallTimes, NfsError>> = std::thread::scope(|scope| {
         let ask = |load| scope.spawn(move || one_client(load, options.mix, (every, time), stop));
         let asking: Vec<_> = loads.iter_mut().map(ask).collect();
         asking.into_iter().map(|client| client.join().unwrap_or(Err(NfsError::Stopped))).collect()
     });
     let seconds = begun.elapsed().as_secs_f64();
-    let mut all: Seen = Vec::new();
+    let mut all: CallTimes = Vec::new();
     for seen in seen {
         all.extend(seen?);
     }
     Ok(step_of(offered, seconds, all))
 }
 
-/// Asks until the time is over.
 #[expect(clippy::disallowed_methods, reason = "a client waits for the time of its next call")]
 fn one_client(
-    load: &mut Load,
+    load: &mut NfsLoad,
     mix: Mix,
     (every, time): (Option<Duration>, Duration),
     stop: &AtomicBool,
-) -> Result<Seen, NfsError> {
+) -> Result<CallTimes, NfsError> {
     let (begun, mut seen) = (Instant::now(), Vec::new());
-    // Clients do not all ask at the same moment.
+    // Stagger the clients.
     let mut due = every.map(|every| begun + every.mul_f64(load.share()));
     while begun.elapsed() < time {
         if stop.load(Ordering::Relaxed) {
@@ -295,7 +292,7 @@ fn one_client(
         }
         if let (Some(due), Some(every)) = (&mut due, every) {
             let now = Instant::now();
-            // BN2. What cannot be reached is not owed for ever.
+            // BN2: drops a backlog beyond one second.
             *due = (*due).max(now.checked_sub(Duration::from_secs(1)).unwrap_or(now));
             if *due >= begun + time {
                 std::thread::sleep((begun + time).saturating_duration_since(now));
@@ -312,7 +309,7 @@ fn one_client(
     Ok(seen)
 }
 
-fn step_of(offered: Option<f64>, seconds: f64, seen: Seen) -> Step {
+fn step_of(offered: Option<f64>, seconds: f64, seen: CallTimes) -> NfsLoadStep {
     let mean = |times: &[u32]| {
         let sum: u64 = times.iter().copied().map(u64::from).sum();
         to_f64(sum) / to_f64(to_u64(times.len().max(1))) / 1000.0
@@ -322,7 +319,7 @@ fn step_of(offered: Option<f64>, seconds: f64, seen: Seen) -> Step {
     };
     let procedures = Procedure::ALL.iter().map(|procedure| (procedure.name(), of(*procedure)));
     let procedures = procedures.filter(|(_, times)| !times.is_empty());
-    let procedures = procedures.map(|(procedure, times)| Answered {
+    let procedures = procedures.map(|(procedure, times)| ProcedureTimes {
         procedure,
         calls: to_u64(times.len()),
         mean_ms: mean(&times),
@@ -335,7 +332,7 @@ fn step_of(offered: Option<f64>, seconds: f64, seen: Seen) -> Step {
         let last = times.len().saturating_sub(1);
         times.get(to_usize(rank).min(last)).map_or(0.0, |time| f64::from(*time) / 1000.0)
     };
-    Step {
+    NfsLoadStep {
         offered,
         throughput: to_f64(to_u64(times.len())) / seconds,
         mean_ms: mean(&times),
@@ -351,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_step_tells_what_its_calls_took() {
-        let mut seen: Seen = (1..=100).map(|time| (Procedure::Lookup, time * 1000)).collect();
+        let mut seen: CallTimes = (1..=100).map(|time| (Procedure::Lookup, time * 1000)).collect();
         seen.push((Procedure::Read, 200_000));
         let step = step_of(Some(50.0), 2.0, seen);
         assert_eq!((step.throughput, step.median_ms, step.p99_ms), (50.5, 51.0, 100.0));

@@ -1,22 +1,21 @@
-//! The curve of response time over throughput, as LADDIS draws it.
+//! Plots response time over throughput.
 
 use plotters::prelude::*;
 
 use super::NfsReport;
 
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+type CurveDrawingResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 const SIZE: (u32, u32) = (720, 480);
 const LINE: RGBColor = RGBColor(0, 114, 178);
 
-/// Returns the picture of a report.
 pub(super) fn svg_of(report: &NfsReport) -> Result<String, String> {
     let mut text = String::new();
     draw(report, &mut text).map_err(|error| error.to_string())?;
     Ok(text)
 }
 
-fn draw(report: &NfsReport, text: &mut String) -> Drawn {
+fn draw(report: &NfsReport, text: &mut String) -> CurveDrawingResult {
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let mut points: Vec<(f64, f64)> =

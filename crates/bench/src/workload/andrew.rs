@@ -2,44 +2,43 @@
 //!
 //! "The benchmark begins by creating a directory tree, and copying the source code for a program in
 //! that tree. It then performs a stat operation on every file in the hierarchy. It subsequently
-//! reads every file as part of compiling them" (Chutani and others, 1992). No compiler runs here:
-//! the last phase reads every source and writes an object of twice its size, so what is timed is
-//! the file system.
+//! reads every file as part of compiling them" (Chutani and others, 1992). Without a compiler, the
+//! last phase reads every source and writes an object of twice its size.
 
 use std::io;
 
-use super::{Group, Lap, Measure, Unit, Worker, tree};
-use crate::access::{Access, Buffer, Handle};
+use super::{Lap, Measure, MeasureUnit, WorkloadGroup, WorkloadThread, tree};
+use crate::access::{BenchHandle, TargetAccess, TransferBuffer};
 use crate::number::to_f64;
-use crate::plan::Plan;
-use tree::Tree;
+use crate::plan::BenchPlan;
+use tree::GeneratedDirectory;
 
-/// Largest file of a tree, twice.
+/// Twice the largest file of a tree.
 const OBJECT_BYTES_MAX: usize = 512 << 10;
 const SOURCE: &str = "source";
 const COPY: &str = "copy";
 
-const fn measure(name: &'static str, what: &'static str, unit: Unit) -> Measure {
+const fn measure(name: &'static str, what: &'static str, unit: MeasureUnit) -> Measure {
     Measure { name, what, unit }
 }
 
-pub(super) static ANDREW: Group = Group {
+pub(super) static ANDREW: WorkloadGroup = WorkloadGroup {
     name: "andrew",
     measures: &[
-        measure("andrew-mkdir", "make the directories of a source tree", Unit::Operations),
-        measure("andrew-copy", "copy every source file into them", Unit::Files),
-        measure("andrew-stat", "list every directory, stat every file", Unit::Files),
-        measure("andrew-read", "list every directory, read every file", Unit::Files),
-        measure("andrew-make", "read every file, write an object beside it", Unit::Files),
+        measure("andrew-mkdir", "make the directories of a source tree", MeasureUnit::Operations),
+        measure("andrew-copy", "copy every source file into them", MeasureUnit::Files),
+        measure("andrew-stat", "list every directory, stat every file", MeasureUnit::Files),
+        measure("andrew-read", "list every directory, read every file", MeasureUnit::Files),
+        measure("andrew-make", "read every file, write an object beside it", MeasureUnit::Files),
     ],
     is_threaded: false,
-    bytes: Plan::andrew_bytes,
+    bytes: BenchPlan::andrew_bytes,
     run,
 };
 
 fn run(lap: &mut Lap<'_>) -> io::Result<()> {
     let count = to_f64(lap.plan.andrew_files);
-    let tree = Tree::new(lap.plan.andrew_files, 2);
+    let tree = GeneratedDirectory::new(lap.plan.andrew_files, 2);
     let access = lap.access;
     tree.extract(&lap.preparer(), &lap.dir, SOURCE)?;
     let dir = access.open_dir(&lap.dir, ".")?;
@@ -61,9 +60,13 @@ fn run(lap: &mut Lap<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn copy(worker: &Worker<'_>, tree: &Tree, at: &Handle) -> io::Result<()> {
+fn copy(
+    worker: &WorkloadThread<'_>,
+    tree: &GeneratedDirectory,
+    at: &BenchHandle,
+) -> io::Result<()> {
     let access = worker.access;
-    let mut data = Buffer::new(OBJECT_BYTES_MAX);
+    let mut data = TransferBuffer::new(OBJECT_BYTES_MAX);
     both(access, at, (SOURCE, COPY), |pair| {
         tree.each_pair(worker, pair, &mut |source, target, name| {
             let bytes = tree::read_file(access, source, name, &mut data)?;
@@ -72,9 +75,13 @@ fn copy(worker: &Worker<'_>, tree: &Tree, at: &Handle) -> io::Result<()> {
     })
 }
 
-fn make(worker: &Worker<'_>, tree: &Tree, at: &Handle) -> io::Result<()> {
+fn make(
+    worker: &WorkloadThread<'_>,
+    tree: &GeneratedDirectory,
+    at: &BenchHandle,
+) -> io::Result<()> {
     let access = worker.access;
-    let mut data = Buffer::new(OBJECT_BYTES_MAX);
+    let mut data = TransferBuffer::new(OBJECT_BYTES_MAX);
     both(access, at, (COPY, COPY), |pair| {
         tree.each_pair(worker, pair, &mut |source, target, name| {
             let bytes = tree::read_file(access, source, name, &mut data)?;
@@ -84,10 +91,10 @@ fn make(worker: &Worker<'_>, tree: &Tree, at: &Handle) -> io::Result<()> {
 }
 
 fn both(
-    access: &dyn Access,
-    at: &Handle,
+    access: &dyn TargetAccess,
+    at: &BenchHandle,
     (source, target): (&str, &str),
-    work: impl FnOnce((&Handle, &Handle)) -> io::Result<()>,
+    work: impl FnOnce((&BenchHandle, &BenchHandle)) -> io::Result<()>,
 ) -> io::Result<()> {
     tree::within(access, at, source, |source| {
         tree::within(access, at, target, |target| work((source, target)))

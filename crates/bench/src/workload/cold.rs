@@ -1,26 +1,24 @@
-//! A tree of small files that nothing is cached of: checked, then read.
+//! A tree of small files with cold caches: checked, then read.
 //!
-//! Only where a target can be taken out of use: elsewhere the measures are left out, and so is the
-//! check where there is nobody who does one.
+//! Measures that need to close or check the target are left out if it cannot.
 
 use std::io;
 
-use super::tree::{Tree, measure, read_all};
-use super::{Group, Lap};
+use super::tree::{GeneratedDirectory, measure, read_all};
+use super::{Lap, WorkloadGroup};
 use crate::number::to_f64;
-use crate::plan::Plan;
+use crate::plan::BenchPlan;
 
-/// The tree's own directory.
 const TOP: &str = "tree";
 
-pub(super) static COLD: Group = Group {
+pub(super) static COLD: WorkloadGroup = WorkloadGroup {
     name: "cold",
     measures: &[
         measure("check", "check the file system that has such a tree, nothing in caches"),
         measure("cold-read", "list every directory and read every file, nothing in caches"),
     ],
     is_threaded: false,
-    bytes: Plan::tree_bytes,
+    bytes: BenchPlan::tree_bytes,
     run,
 };
 
@@ -32,15 +30,15 @@ fn run(lap: &mut Lap<'_>) -> io::Result<()> {
         return Ok(());
     }
     let count = to_f64(lap.plan.tree_files);
-    // The same tree in every round.
-    let tree = Tree::new(lap.plan.tree_files, 1);
+    // Every round uses the same tree.
+    let tree = GeneratedDirectory::new(lap.plan.tree_files, 1);
     tree.extract(&lap.preparer(), &lap.dir, TOP)?;
     lap.out_of_use(offline, |lap| match is_checked {
         true => lap.time_on(1, "check", count, |_| offline.check()),
         false => Ok(()),
     })?;
     if is_read {
-        // Another borrow of the lap's directory than the lap itself.
+        // The lap is borrowed mutably.
         let dir = lap.access.open_dir(&lap.dir, ".")?;
         let read = lap.time_on(1, "cold-read", count, |worker| read_all(worker, &dir, TOP));
         lap.access.close(dir);

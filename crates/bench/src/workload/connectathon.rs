@@ -1,43 +1,43 @@
 //! Nine tests like those of Connectathon's basic suite, each a phase.
 //!
-//! After the list in "The Episode File System" (Chutani and others, 1992): 1 makes a tree of many
-//! levels, 2 removes it; 3 asks for the attributes of one directory and the one above, as getwd
-//! and stat do; 4 calls chmod and stat on a group of files; 5 writes a file of 1 MB and reads it;
-//! 6 reads a directory; 7 calls rename and link on a group of files; 8 makes symbolic links and
-//! reads them; 9 calls statfs. Each is done until it takes long enough to be timed.
+//! After the list in "The Episode File System" (Chutani and others, 1992): 1 creates a deep tree, 2
+//! removes it; 3 stats a directory and its parent, as getwd does; 4 chmods and stats a group of
+//! files; 5 writes and reads a file of 1 MB; 6 reads a directory; 7 renames and links a group of
+//! files; 8 creates and reads symbolic links; 9 calls statfs. Each is repeated until the time is
+//! measurable.
 
 use std::io;
 
-use super::{Group, Lap, Measure, Unit, file_names, stream, tree};
-use crate::access::{Buffer, OpenFor};
+use super::{Lap, Measure, MeasureUnit, WorkloadGroup, file_names, stream, tree};
+use crate::access::{OpenMode, TransferBuffer};
 use crate::number::{to_f64, to_u64};
 use crate::plan::STREAM_REQUEST_BYTES;
-use tree::Tree;
+use tree::GeneratedDirectory;
 
 const TREE: &str = "tree";
 const LARGE: &str = "large";
 const GROUP: &str = "group";
-/// Files whose names test 6 lists at a time, as many as in the suite.
+/// Directory size in test 6, as in the suite.
 const LISTED: u64 = 200;
-/// Files that test 5 writes and reads at most.
+/// Maximum files in test 5.
 const LARGE_FILES_MAX: u64 = 200;
 
-const fn measure(name: &'static str, what: &'static str, unit: Unit) -> Measure {
+const fn measure(name: &'static str, what: &'static str, unit: MeasureUnit) -> Measure {
     Measure { name, what, unit }
 }
 
-pub(super) static CONNECTATHON: Group = Group {
+pub(super) static CONNECTATHON: WorkloadGroup = WorkloadGroup {
     name: "connectathon",
     measures: &[
-        measure("cthon-1", "test 1: make a tree of directories and files", Unit::Files),
-        measure("cthon-2", "test 2: remove it", Unit::Files),
-        measure("cthon-3", "test 3: stat of one directory and its parent", Unit::Operations),
-        measure("cthon-4", "test 4: chmod and stat of a group of files", Unit::Operations),
-        measure("cthon-5", "test 5: write a file of 1 MiB, then read it", Unit::Mebibytes),
-        measure("cthon-6", "test 6: list a directory of 200 names", Unit::Operations),
-        measure("cthon-7", "test 7: rename and link a group of files", Unit::Operations),
-        measure("cthon-8", "test 8: make symbolic links and read them", Unit::Operations),
-        measure("cthon-9", "test 9: statfs", Unit::Operations),
+        measure("cthon-1", "test 1: make a tree of directories and files", MeasureUnit::Files),
+        measure("cthon-2", "test 2: remove it", MeasureUnit::Files),
+        measure("cthon-3", "test 3: stat of one directory and its parent", MeasureUnit::Operations),
+        measure("cthon-4", "test 4: chmod and stat of a group of files", MeasureUnit::Operations),
+        measure("cthon-5", "test 5: write a file of 1 MiB, then read it", MeasureUnit::Mebibytes),
+        measure("cthon-6", "test 6: list a directory of 200 names", MeasureUnit::Operations),
+        measure("cthon-7", "test 7: rename and link a group of files", MeasureUnit::Operations),
+        measure("cthon-8", "test 8: make symbolic links and read them", MeasureUnit::Operations),
+        measure("cthon-9", "test 9: statfs", MeasureUnit::Operations),
     ],
     is_threaded: false,
     bytes: |plan| plan.connectathon_files * (16 << 10) + (LARGE_FILES_MAX << 20),
@@ -56,7 +56,7 @@ fn run(lap: &mut Lap<'_>) -> io::Result<()> {
 
 fn trees(lap: &mut Lap<'_>) -> io::Result<()> {
     let files = lap.plan.connectathon_files;
-    let tree = Tree::new(files, 3);
+    let tree = GeneratedDirectory::new(files, 3);
     let dir = lap.access.open_dir(&lap.dir, ".")?;
     lap.time_on(1, "cthon-1", to_f64(files), |worker| tree.extract(worker, &dir, TREE))?;
     lap.time_on(1, "cthon-2", to_f64(files), |worker| tree::remove(worker, &dir, TREE))?;
@@ -125,13 +125,13 @@ fn large(lap: &mut Lap<'_>) -> io::Result<()> {
     let dir = access.open_dir(&lap.dir, GROUP)?;
     let bytes = to_u64(STREAM_REQUEST_BYTES);
     lap.time_on(1, "cthon-5", to_f64(2 * files), |worker| {
-        let mut data = Buffer::new(STREAM_REQUEST_BYTES);
+        let mut data = TransferBuffer::new(STREAM_REQUEST_BYTES);
         for _ in 0..files {
             let file = access.create(&dir, LARGE, false)?;
             let filled = stream::fill(worker, &file, bytes);
             access.close(file);
             filled?;
-            let file = access.open(&dir, LARGE, OpenFor::Read)?;
+            let file = access.open(&dir, LARGE, OpenMode::Read)?;
             let read = access.read(&file, 0, &mut data);
             access.close(file);
             read?;

@@ -1,8 +1,7 @@
-//! What is done, and how it is timed.
+//! Workloads and their timing.
 //!
-//! A [`Group`] is a few phases that follow from each other: files are made, looked at, renamed and
-//! removed. It runs as a whole in a directory of its own, on one target, once a round; each phase
-//! that is timed is a *measure* of the run.
+//! A [`WorkloadGroup`] is a sequence of phases on one set of files. It runs once per round and
+//! target, in its own directory. Each timed phase is a *measure*.
 
 mod andrew;
 mod cold;
@@ -22,17 +21,17 @@ use std::time::Instant;
 use runtime::prng::Prng;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::access::{Access, Handle, Offline};
+use crate::access::{BenchHandle, TargetAccess, TargetReopener};
 use crate::number::{to_f64, to_u64};
-use crate::plan::Plan;
+use crate::plan::BenchPlan;
 
-/// Deepest directory that is removed: what a generated tree has, and some.
+/// Depth limit of removal, beyond any generated tree.
 const REMOVE_DEPTH_MAX: usize = 64;
 
-/// What a measure counts.
+/// Unit of a measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unit {
+pub enum MeasureUnit {
     /// Operations.
     Operations,
     /// Files.
@@ -41,14 +40,14 @@ pub enum Unit {
     Mebibytes,
 }
 
-impl Unit {
-    /// Returns how a rate in this unit is written.
+impl MeasureUnit {
+    /// Returns the unit of a rate.
     #[must_use]
     pub fn rate(self) -> &'static str {
         match self {
-            Unit::Operations => "op/s",
-            Unit::Files => "files/s",
-            Unit::Mebibytes => "MiB/s",
+            MeasureUnit::Operations => "op/s",
+            MeasureUnit::Files => "files/s",
+            MeasureUnit::Mebibytes => "MiB/s",
         }
     }
 }
@@ -56,36 +55,36 @@ impl Unit {
 /// One timed phase.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// Its name, unique among all groups.
+    /// Name, unique over all groups.
     pub name: &'static str,
-    /// What is done, in a few words.
+    /// Short description.
     pub what: &'static str,
-    /// What is counted.
-    pub unit: Unit,
+    /// Unit.
+    pub unit: MeasureUnit,
 }
 
 /// Phases that run together.
 #[derive(Clone, Copy)]
-pub struct Group {
-    /// Its name.
+pub struct WorkloadGroup {
+    /// Name.
     pub name: &'static str,
-    /// What is timed, in order.
+    /// Timed phases in order.
     pub measures: &'static [Measure],
-    /// Whether it runs once for each number of client threads; else with those it has.
+    /// Whether the group runs once per client thread count.
     pub is_threaded: bool,
-    /// Most bytes that it has in files at a time.
-    pub bytes: fn(&Plan) -> u64,
+    /// Maximum size of the files at any time.
+    pub bytes: fn(&BenchPlan) -> u64,
     run: fn(&mut Lap<'_>) -> io::Result<()>,
 }
 
-impl std::fmt::Debug for Group {
+impl std::fmt::Debug for WorkloadGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Group({})", self.name)
     }
 }
 
-/// Everything that can be run, in the order in which it is.
-pub const GROUPS: [&Group; 12] = [
+/// All groups in execution order.
+pub const GROUPS: [&WorkloadGroup; 12] = [
     &names::NAMES,
     &small::SMALL,
     &small::DURABLE,
@@ -100,69 +99,66 @@ pub const GROUPS: [&Group; 12] = [
     &connectathon::CONNECTATHON,
 ];
 
-/// What one phase took.
+/// Timing of one phase.
 #[derive(Clone, Debug)]
-pub struct Timed {
-    /// Which phase.
+pub struct PhaseTiming {
+    /// Phase.
     pub measure: &'static Measure,
     /// Client threads.
     pub threads: usize,
-    /// What was done, in the measure's unit.
+    /// Amount, in the measure's unit.
     pub count: f64,
-    /// How long it took.
+    /// Elapsed time.
     pub seconds: f64,
     /// Processor time of this process.
     pub client_cpu_seconds: f64,
-    /// Processor time of the server; `None`: none is known.
+    /// Processor time of the server, if known.
     pub server_cpu_seconds: Option<f64>,
 }
 
-/// Where a group runs, how much it does, and what its phases took.
+/// One run of a group on a target.
 pub struct Lap<'a> {
-    group: &'static Group,
-    access: &'a dyn Access,
-    /// Its directory's name.
+    group: &'static WorkloadGroup,
+    access: &'a dyn TargetAccess,
     name: &'a str,
-    /// An empty directory.
-    dir: Handle,
-    plan: &'a Plan,
+    /// The open directory, initially empty.
+    dir: BenchHandle,
+    plan: &'a BenchPlan,
     threads: usize,
     seed: u64,
     stop: &'a AtomicBool,
     is_wanted: &'a dyn Fn(&str) -> bool,
     server_cpu: &'a dyn Fn() -> Option<f64>,
-    timed: Vec<Timed>,
+    timed: Vec<PhaseTiming>,
 }
 
-/// What a [`Lap`] needs to know.
+/// Parameters of a [`Lap`].
 pub struct LapContext<'a> {
-    /// The target.
-    pub access: &'a dyn Access,
-    /// How much is done.
-    pub plan: &'a Plan,
-    /// Client threads, for groups that are threaded.
+    /// Target.
+    pub access: &'a dyn TargetAccess,
+    /// Amounts.
+    pub plan: &'a BenchPlan,
+    /// Client threads, for threaded groups.
     pub threads: usize,
-    /// What random choices follow from: the same for all targets of a round.
+    /// Seed of random choices, common to all targets of a round.
     pub seed: u64,
-    /// Says when to stop.
+    /// Set to stop the run.
     pub stop: &'a AtomicBool,
-    /// Which measures are wanted.
+    /// Whether a measure is selected.
     pub is_wanted: &'a dyn Fn(&str) -> bool,
     /// Processor time of the server so far, in seconds.
     pub server_cpu: &'a dyn Fn() -> Option<f64>,
 }
 
-/// One client thread of a phase.
-pub(crate) struct Worker<'a> {
-    pub(crate) access: &'a dyn Access,
-    /// From 0.
+pub(crate) struct WorkloadThread<'a> {
+    pub(crate) access: &'a dyn TargetAccess,
     pub(crate) index: usize,
     pub(crate) prng: Prng,
     stop: &'a AtomicBool,
 }
 
-impl Worker<'_> {
-    /// Calls `each` with 0 to `count` - 1, unless the run is to stop.
+impl WorkloadThread<'_> {
+    /// Calls `each` with 0 to `count` - 1, until a stop.
     pub(crate) fn each(
         &mut self,
         count: u64,
@@ -175,13 +171,13 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Fails if the run is to stop.
+    /// Fails after a stop.
     pub(crate) fn go_on(&self) -> io::Result<()> {
         go_on(self.stop)
     }
 }
 
-/// Says that a run was told to stop: the error that workloads then end with.
+/// Whether an error of a workload means that the run was stopped.
 #[must_use]
 pub fn is_stopped(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
@@ -194,8 +190,12 @@ fn go_on(stop: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs `group` in a new directory `name` of the target and removes it again, whatever happens.
-pub fn run(group: &'static Group, name: &str, context: &LapContext<'_>) -> io::Result<Vec<Timed>> {
+/// Runs `group` in a temporary directory `name` of the target.
+pub fn run(
+    group: &'static WorkloadGroup,
+    name: &str,
+    context: &LapContext<'_>,
+) -> io::Result<Vec<PhaseTiming>> {
     let access = context.access;
     in_root(access, |root| access.make_dir(root, name))?;
     let done = run_in(group, name, context);
@@ -205,14 +205,21 @@ pub fn run(group: &'static Group, name: &str, context: &LapContext<'_>) -> io::R
     Ok(timed)
 }
 
-fn in_root<T>(access: &dyn Access, work: impl FnOnce(&Handle) -> io::Result<T>) -> io::Result<T> {
+fn in_root<T>(
+    access: &dyn TargetAccess,
+    work: impl FnOnce(&BenchHandle) -> io::Result<T>,
+) -> io::Result<T> {
     let root = access.root()?;
     let done = work(&root);
     access.close(root);
     done
 }
 
-fn run_in(group: &'static Group, name: &str, context: &LapContext<'_>) -> io::Result<Vec<Timed>> {
+fn run_in(
+    group: &'static WorkloadGroup,
+    name: &str,
+    context: &LapContext<'_>,
+) -> io::Result<Vec<PhaseTiming>> {
     let LapContext { access, plan, threads, seed, stop, is_wanted, server_cpu } = *context;
     let dir = in_root(access, |root| access.open_dir(root, name))?;
     let timed = Vec::new();
@@ -223,10 +230,9 @@ fn run_in(group: &'static Group, name: &str, context: &LapContext<'_>) -> io::Re
     done.map(|()| lap.timed)
 }
 
-/// Removes what `name` stands for, with all below it.
 pub(crate) fn remove_all(
-    access: &dyn Access,
-    at: &Handle,
+    access: &dyn TargetAccess,
+    at: &BenchHandle,
     name: &str,
     depth: usize,
 ) -> io::Result<()> {
@@ -248,37 +254,34 @@ pub(crate) fn remove_all(
 }
 
 impl<'a> Lap<'a> {
-    /// Whether any of these measures is asked for.
     pub(crate) fn wants(&self, names: &[&str]) -> bool {
         names.iter().any(|name| (self.is_wanted)(name))
     }
 
-    /// Whether a measure after `name` in the group is asked for, or `name` itself: so that the last
-    /// phases are left out where nobody asks, and the first are done for those behind.
+    /// Whether `name` or a later measure of the group, which depends on it, is selected.
     pub(crate) fn wants_from(&self, name: &str) -> bool {
         let from = self.group.measures.iter().skip_while(|measure| measure.name != name);
         from.into_iter().any(|measure| (self.is_wanted)(measure.name))
     }
 
-    /// Returns the worker that prepares what is not timed.
-    pub(crate) fn preparer(&self) -> Worker<'a> {
+    /// Returns a worker for untimed preparation.
+    pub(crate) fn preparer(&self) -> WorkloadThread<'a> {
         self.worker(usize::MAX)
     }
 
-    fn worker(&self, index: usize) -> Worker<'a> {
+    fn worker(&self, index: usize) -> WorkloadThread<'a> {
         let seed = self.seed ^ to_u64(index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Worker { access: self.access, index, prng: Prng::from_seed(seed), stop: self.stop }
+        WorkloadThread { access: self.access, index, prng: Prng::from_seed(seed), stop: self.stop }
     }
 
-    /// Takes the target out of use, calls `work`, and takes it into use again, with nothing of it
-    /// in a cache. Whether the target can be is to be asked first.
+    /// Closes the target, runs `work`, and reopens the target with empty caches.
     pub(crate) fn out_of_use(
         &mut self,
-        offline: &dyn Offline,
+        offline: &dyn TargetReopener,
         work: impl FnOnce(&mut Self) -> io::Result<()>,
     ) -> io::Result<()> {
         let (access, name) = (self.access, self.name);
-        access.close(std::mem::replace(&mut self.dir, Handle::Closed));
+        access.close(std::mem::replace(&mut self.dir, BenchHandle::Closed));
         offline.close()?;
         let done = work(self);
         offline.open()?;
@@ -286,8 +289,8 @@ impl<'a> Lap<'a> {
         done
     }
 
-    /// Makes and opens a directory for each thread.
-    pub(crate) fn thread_dirs(&self) -> io::Result<Vec<Handle>> {
+    /// Creates and opens a directory per thread.
+    pub(crate) fn thread_dirs(&self) -> io::Result<Vec<BenchHandle>> {
         (0..self.threads)
             .map(|index| {
                 let name = format!("client-{index}");
@@ -297,33 +300,32 @@ impl<'a> Lap<'a> {
             .collect()
     }
 
-    /// Closes what [`Lap::thread_dirs`] opened.
-    pub(crate) fn close_all(&self, handles: Vec<Handle>) {
+    pub(crate) fn close_all(&self, handles: Vec<BenchHandle>) {
         handles.into_iter().for_each(|handle| self.access.close(handle));
     }
 
-    /// Returns each thread's part of `count`, at least 1.
+    /// Divides `count` by the threads. At least 1.
     pub(crate) fn part_of(&self, count: u64) -> u64 {
         (count / to_u64(self.threads)).max(1)
     }
 
-    /// Times `work` on as many threads as the lap has; each is to do `count` of the unit.
+    /// Times `work` on each thread of the lap, with `count` units per thread.
     pub(crate) fn time(
         &mut self,
         name: &str,
         count: f64,
-        work: impl Fn(&mut Worker<'_>) -> io::Result<()> + Sync,
+        work: impl Fn(&mut WorkloadThread<'_>) -> io::Result<()> + Sync,
     ) -> io::Result<()> {
         self.time_on(self.threads, name, count, work)
     }
 
-    /// As [`Lap::time`], on `threads` threads.
+    /// Times `work` on `threads` threads, with `count` units per thread.
     pub(crate) fn time_on(
         &mut self,
         threads: usize,
         name: &str,
         count: f64,
-        work: impl Fn(&mut Worker<'_>) -> io::Result<()> + Sync,
+        work: impl Fn(&mut WorkloadThread<'_>) -> io::Result<()> + Sync,
     ) -> io::Result<()> {
         go_on(self.stop)?;
         let found = self.group.measures.iter().find(|measure| measure.name == name);
@@ -333,7 +335,7 @@ impl<'a> Lap<'a> {
         let server_after = (self.server_cpu)();
         if (self.is_wanted)(name) {
             let server = server_before.zip(server_after);
-            self.timed.push(Timed {
+            self.timed.push(PhaseTiming {
                 measure,
                 threads,
                 count: count * to_f64(to_u64(threads)),
@@ -346,11 +348,11 @@ impl<'a> Lap<'a> {
     }
 }
 
-/// Runs `work` on `threads` threads that start together; returns seconds and seconds of processor.
+/// Runs `work` on threads that start together. Returns elapsed and processor seconds.
 fn race<'a>(
     threads: usize,
-    worker: impl Fn(usize) -> Worker<'a>,
-    work: &(impl Fn(&mut Worker<'_>) -> io::Result<()> + Sync),
+    worker: impl Fn(usize) -> WorkloadThread<'a>,
+    work: &(impl Fn(&mut WorkloadThread<'_>) -> io::Result<()> + Sync),
 ) -> io::Result<(f64, f64)> {
     let barrier = Barrier::new(threads + 1);
     std::thread::scope(|scope| {
@@ -375,14 +377,13 @@ fn race<'a>(
     })
 }
 
-/// Returns the processor time of this process so far.
 fn process_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     to_f64(seconds) + to_f64(u64::try_from(time.tv_nsec).unwrap_or(0)) / 1e9
 }
 
-/// Returns names that do not cost a phase their making.
+/// Returns names created in advance, outside of the timed phase.
 pub(crate) fn file_names(prefix: &str, count: u64) -> Vec<String> {
     (0..count).map(|number| format!("{prefix}{number:07}")).collect()
 }
@@ -404,11 +405,11 @@ mod tests {
         }
     }
 
-    /// A target that stays where it is.
+    /// A target whose closing has no effect.
     #[derive(Debug)]
-    struct Nothing;
+    struct NoopReopener;
 
-    impl Offline for Nothing {
+    impl TargetReopener for NoopReopener {
         fn close(&self) -> io::Result<()> {
             Ok(())
         }
@@ -426,14 +427,17 @@ mod tests {
         }
     }
 
-    fn run_all(stop: &AtomicBool, is_wanted: &dyn Fn(&str) -> bool) -> io::Result<Vec<Timed>> {
+    fn run_all(
+        stop: &AtomicBool,
+        is_wanted: &dyn Fn(&str) -> bool,
+    ) -> io::Result<Vec<PhaseTiming>> {
         let name = format!("bench-laps-{:?}", std::thread::current().id());
         let place = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir(&place)?;
         let context = LapContext {
-            access: &KernelAccess::new(&place, Some(Arc::new(Nothing)))?,
-            plan: &Plan::new(crate::plan::SCALE_MIN),
+            access: &KernelAccess::new(&place, Some(Arc::new(NoopReopener)))?,
+            plan: &BenchPlan::new(crate::plan::SCALE_MIN),
             threads: 2,
             seed: 1,
             stop,
@@ -442,12 +446,12 @@ mod tests {
         };
         let laps = GROUPS.iter().map(|group| run(group, group.name, &context));
         let laps: io::Result<Vec<_>> = laps.collect();
-        // Nothing is left, or this fails.
+        // Fails unless the directory is empty.
         std::fs::remove_dir(&place)?;
         Ok(laps?.concat())
     }
 
-    /// Goal: every measure that is asked for is timed once, and all that was made is removed.
+    /// Goal: every selected measure is timed once, and all files are removed.
     #[test]
     fn every_measure_is_timed_once_and_nothing_is_left() {
         let timed = run_all(&AtomicBool::new(false), &|_| true).expect("a directory can be used");
@@ -460,7 +464,7 @@ mod tests {
         }
     }
 
-    /// Goal: one measure alone gives the same count, whatever has to be done before it.
+    /// Goal: a measure selected alone is prepared and timed alone.
     #[test]
     fn a_measure_alone_is_prepared_and_timed_alone() {
         let go = AtomicBool::new(false);

@@ -1,20 +1,19 @@
-//! Names: made, looked at, opened, renamed, removed. Each client has a directory of its own.
+//! Name operations: create, stat, open, rename and unlink, in a directory per client.
 
 use std::io;
 
-use super::{Group, Lap, Measure, Unit, file_names};
-use crate::access::OpenFor;
+use super::{Lap, Measure, MeasureUnit, WorkloadGroup, file_names};
+use crate::access::OpenMode;
 use crate::number::to_f64;
 
-/// How often a phase that changes nothing goes over the names: it is much faster than the others,
-/// and would be over before the clock says anything.
+/// Passes of a read-only phase, which would otherwise be too short to time.
 const PASSES: u64 = 3;
 
 const fn measure(name: &'static str, what: &'static str) -> Measure {
-    Measure { name, what, unit: Unit::Operations }
+    Measure { name, what, unit: MeasureUnit::Operations }
 }
 
-pub(super) static NAMES: Group = Group {
+pub(super) static NAMES: WorkloadGroup = WorkloadGroup {
     name: "names",
     measures: &[
         measure("create", "create and close an empty file"),
@@ -57,7 +56,7 @@ fn run(lap: &mut Lap<'_>) -> io::Result<()> {
             let mut names = names.iter().cycle();
             worker.each(count * PASSES, |_, _| {
                 names.next().map_or(Ok(()), |name| {
-                    access.close(access.open(dir, name, OpenFor::Read)?);
+                    access.close(access.open(dir, name, OpenMode::Read)?);
                     Ok(())
                 })
             })

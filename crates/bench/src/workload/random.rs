@@ -1,30 +1,30 @@
-//! Small pieces of a large file: overwritten with a sync now and then, and read past the cache.
+//! Random overwrites of a large file with periodic syncs, and random direct reads.
 
 use std::io;
 
-use super::{Group, Lap, Measure, Unit, stream};
-use crate::access::{Buffer, Handle, OpenFor};
+use super::{Lap, Measure, MeasureUnit, WorkloadGroup, stream};
+use crate::access::{BenchHandle, OpenMode, TransferBuffer};
 use crate::number::{to_f64, to_u64};
 use crate::plan::{OVERWRITES_PER_SYNC, SMALL_BYTES};
 
 const FILE: &str = "large";
-/// Clients that read at the same time, each one request: depths.
+/// Measure and queue depth.
 const DEPTHS: [(&str, usize); 2] = [("random-read", 1), ("random-read-16", 16)];
 
 const fn measure(name: &'static str, what: &'static str) -> Measure {
-    Measure { name, what, unit: Unit::Operations }
+    Measure { name, what, unit: MeasureUnit::Operations }
 }
 
-pub(super) static OVERWRITE: Group = Group {
+pub(super) static OVERWRITE: WorkloadGroup = WorkloadGroup {
     name: "overwrite",
     measures: &[measure("overwrite-4k", "overwrite 4 KiB at random, fsync after every 32")],
     is_threaded: true,
-    // Overwrites take new places until a cleaner gives the old ones back.
+    // Overwritten blocks stay allocated until they are cleaned.
     bytes: |plan| plan.random_file_bytes + plan.overwrites * 16_384,
     run: overwrite,
 };
 
-pub(super) static RANDOM_READ: Group = Group {
+pub(super) static RANDOM_READ: WorkloadGroup = WorkloadGroup {
     name: "random-read",
     measures: &[
         measure("random-read", "read 4 KiB at random with O_DIRECT, one at a time"),
@@ -35,8 +35,8 @@ pub(super) static RANDOM_READ: Group = Group {
     run: read,
 };
 
-/// Makes a large file and closes it; its content is on the device and in no cache.
-fn make_file(lap: &Lap<'_>, at: &Handle, bytes: u64) -> io::Result<()> {
+/// Creates a large file, synced and dropped from the cache.
+fn make_file(lap: &Lap<'_>, at: &BenchHandle, bytes: u64) -> io::Result<()> {
     let access = lap.access;
     let file = access.create(at, FILE, false)?;
     let filled = stream::fill(&mut lap.preparer(), &file, bytes);
@@ -52,8 +52,8 @@ fn overwrite(lap: &mut Lap<'_>) -> io::Result<()> {
     dirs.iter().try_for_each(|dir| make_file(lap, dir, bytes))?;
     lap.time("overwrite-4k", to_f64(count), |worker| {
         let access = worker.access;
-        let file = access.open(&dirs[worker.index], FILE, OpenFor::Write)?;
-        let data = Buffer::new(SMALL_BYTES);
+        let file = access.open(&dirs[worker.index], FILE, OpenMode::Write)?;
+        let data = TransferBuffer::new(SMALL_BYTES);
         let piece = to_u64(SMALL_BYTES);
         let written = worker.each(count, |number, prng| {
             access.write(&file, prng.below(bytes / piece) * piece, data.bytes())?;
@@ -70,8 +70,8 @@ fn overwrite(lap: &mut Lap<'_>) -> io::Result<()> {
 fn read(lap: &mut Lap<'_>) -> io::Result<()> {
     let bytes = lap.plan.random_file_bytes;
     make_file(lap, &lap.dir, bytes)?;
-    let file = match lap.access.open(&lap.dir, FILE, OpenFor::ReadDirect) {
-        // A file system without O_DIRECT is not measured with it.
+    let file = match lap.access.open(&lap.dir, FILE, OpenMode::ReadDirect) {
+        // Skip a file system without O_DIRECT.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(()),
         file => file?,
     };
@@ -81,7 +81,7 @@ fn read(lap: &mut Lap<'_>) -> io::Result<()> {
             let count = (lap.plan.random_reads / to_u64(depth)).max(1);
             done = lap.time_on(depth, name, to_f64(count), |worker| {
                 let access = worker.access;
-                let mut data = Buffer::new(SMALL_BYTES);
+                let mut data = TransferBuffer::new(SMALL_BYTES);
                 let piece = to_u64(SMALL_BYTES);
                 worker.each(count, |_, prng| {
                     let at = prng.below(bytes / piece) * piece;

@@ -1,56 +1,56 @@
-//! Small files that are written, with and without a sync of each, and for long.
+//! Creation of small files, without sync, with sync, and sustained.
 
 use std::io;
 
-use super::{Group, Lap, Measure, Unit, file_names};
-use crate::access::Buffer;
+use super::{Lap, Measure, MeasureUnit, WorkloadGroup, file_names};
+use crate::access::TransferBuffer;
 use crate::number::to_f64;
 use crate::plan::SMALL_BYTES;
 
-/// A file of 4 KiB may take a larger block, and its inode.
+/// Space per file of 4 KiB: possibly a larger block, and the inode.
 const FILE_BYTES: u64 = 16 << 10;
 
-pub(super) static SMALL: Group = Group {
+pub(super) static SMALL: WorkloadGroup = WorkloadGroup {
     name: "small",
     measures: &[Measure {
         name: "create-4k",
         what: "create, write 4 KiB, close",
-        unit: Unit::Files,
+        unit: MeasureUnit::Files,
     }],
     is_threaded: true,
     bytes: |plan| plan.small_files * FILE_BYTES,
     run: |lap| run(lap, "create-4k", lap.plan.small_files, false),
 };
 
-pub(super) static DURABLE: Group = Group {
+pub(super) static DURABLE: WorkloadGroup = WorkloadGroup {
     name: "durable",
     measures: &[Measure {
         name: "create-4k-fsync",
         what: "create, write 4 KiB, fsync, close",
-        unit: Unit::Files,
+        unit: MeasureUnit::Files,
     }],
     is_threaded: true,
     bytes: |plan| plan.durable_files * FILE_BYTES,
     run: |lap| run(lap, "create-4k-fsync", lap.plan.durable_files, true),
 };
 
-/// Files of one directory of a sustained run.
+/// Files per directory of the sustained run.
 const SUSTAINED_DIR_FILES: u64 = 1000;
-/// Bytes of a file of a sustained run: one block and a part of the next.
+/// File size of the sustained run: one block and a part of the next.
 const SUSTAINED_FILE_BYTES: usize = 6 << 10;
 
-pub(super) static SUSTAINED: Group = Group {
+pub(super) static SUSTAINED: WorkloadGroup = WorkloadGroup {
     name: "sustained",
     measures: &[
         Measure {
             name: "sustained-create",
             what: "create, write 6 KiB, close, for long, 1,000 files a directory",
-            unit: Unit::Files,
+            unit: MeasureUnit::Files,
         },
         Measure {
             name: "sustained-remove",
             what: "remove those files and directories, as rm -rf does",
-            unit: Unit::Files,
+            unit: MeasureUnit::Files,
         },
     ],
     is_threaded: false,
@@ -64,7 +64,7 @@ fn run_sustained(lap: &mut Lap<'_>) -> io::Result<()> {
     let dirs = file_names("dir-", files.div_ceil(SUSTAINED_DIR_FILES));
     let top = lap.access.open_dir(&lap.dir, ".")?;
     lap.time_on(1, "sustained-create", to_f64(files), |worker| {
-        let data = Buffer::new(SUSTAINED_FILE_BYTES);
+        let data = TransferBuffer::new(SUSTAINED_FILE_BYTES);
         let mut left = files;
         for name in &dirs {
             worker.access.make_dir(&top, name)?;
@@ -100,7 +100,7 @@ fn run(lap: &mut Lap<'_>, measure: &str, files: u64, is_synced: bool) -> io::Res
     let dirs = lap.thread_dirs()?;
     lap.time(measure, to_f64(count), |worker| {
         let (access, dir) = (worker.access, &dirs[worker.index]);
-        let data = Buffer::new(SMALL_BYTES);
+        let data = TransferBuffer::new(SMALL_BYTES);
         let mut names = names.iter();
         worker.each(count, |_, _| {
             let Some(name) = names.next() else { return Ok(()) };

@@ -1,20 +1,19 @@
-//! Streams: one file from end to end in requests of 1 MiB, by one client.
+//! Streams: one file in sequential requests of 1 MiB, by one client.
 //!
-//! What was written counts when it is on the device: the sync is in the time. What is read was
-//! dropped from the cache first.
+//! Write times include the sync. Reads begin with a cold cache.
 
 use std::io;
 
-use super::{Group, Lap, Measure, Unit, Worker};
-use crate::access::{Buffer, Handle, OpenFor};
+use super::{Lap, Measure, MeasureUnit, WorkloadGroup, WorkloadThread};
+use crate::access::{BenchHandle, OpenMode, TransferBuffer};
 use crate::number::{to_f64, to_u64};
 use crate::plan::STREAM_REQUEST_BYTES;
 
 const fn measure(name: &'static str, what: &'static str) -> Measure {
-    Measure { name, what, unit: Unit::Mebibytes }
+    Measure { name, what, unit: MeasureUnit::Mebibytes }
 }
 
-pub(super) static STREAM: Group = Group {
+pub(super) static STREAM: WorkloadGroup = WorkloadGroup {
     name: "stream",
     measures: &[
         measure("stream-write", "write a file in requests of 1 MiB, then fsync"),
@@ -29,21 +28,21 @@ pub(super) static STREAM: Group = Group {
 
 fn run(lap: &mut Lap<'_>) -> io::Result<()> {
     if lap.wants(&["stream-write", "stream-read"]) {
-        both_ways(lap, ["stream-write", "stream-read"], OpenFor::Read)?;
+        both_ways(lap, ["stream-write", "stream-read"], OpenMode::Read)?;
     }
     if lap.wants(&["stream-write-direct", "stream-read-direct"]) {
-        both_ways(lap, ["stream-write-direct", "stream-read-direct"], OpenFor::ReadDirect)?;
+        both_ways(lap, ["stream-write-direct", "stream-read-direct"], OpenMode::ReadDirect)?;
     }
     Ok(())
 }
 
-fn both_ways(lap: &mut Lap<'_>, measures: [&str; 2], read_for: OpenFor) -> io::Result<()> {
-    let is_direct = read_for == OpenFor::ReadDirect;
+fn both_ways(lap: &mut Lap<'_>, measures: [&str; 2], read_for: OpenMode) -> io::Result<()> {
+    let is_direct = read_for == OpenMode::ReadDirect;
     let (name, access) = ("stream", lap.access);
     let bytes = lap.plan.stream_bytes;
     let mebibytes = to_f64(bytes >> 20);
     let file = match access.create(&lap.dir, name, is_direct) {
-        // A file system without O_DIRECT is not measured with it.
+        // Skip a file system without O_DIRECT.
         Err(error) if is_direct && error.kind() == io::ErrorKind::InvalidInput => return Ok(()),
         file => file?,
     };
@@ -61,17 +60,21 @@ fn both_ways(lap: &mut Lap<'_>, measures: [&str; 2], read_for: OpenFor) -> io::R
 }
 
 /// Writes `bytes` in long requests, and syncs.
-pub(super) fn fill(worker: &mut Worker<'_>, file: &Handle, bytes: u64) -> io::Result<()> {
+pub(super) fn fill(
+    worker: &mut WorkloadThread<'_>,
+    file: &BenchHandle,
+    bytes: u64,
+) -> io::Result<()> {
     let access = worker.access;
-    let data = Buffer::new(STREAM_REQUEST_BYTES);
+    let data = TransferBuffer::new(STREAM_REQUEST_BYTES);
     let request = to_u64(STREAM_REQUEST_BYTES);
     worker.each(bytes / request, |number, _| access.write(file, number * request, data.bytes()))?;
     access.sync_file(file)
 }
 
-fn drain(worker: &mut Worker<'_>, file: &Handle, bytes: u64) -> io::Result<()> {
+fn drain(worker: &mut WorkloadThread<'_>, file: &BenchHandle, bytes: u64) -> io::Result<()> {
     let access = worker.access;
-    let mut data = Buffer::new(STREAM_REQUEST_BYTES);
+    let mut data = TransferBuffer::new(STREAM_REQUEST_BYTES);
     let request = to_u64(STREAM_REQUEST_BYTES);
     worker.each(bytes / request, |number, _| {
         let count = access.read(file, number * request, &mut data)?;

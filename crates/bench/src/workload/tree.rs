@@ -1,34 +1,30 @@
-//! A tree of files: extracted as tar would, walked, read, removed.
+//! A tree of files: extracted as by tar, walked, read and removed.
 //!
-//! The tree is generated from a seed, so that each target and each run has the same one: a
-//! directory for about twenty files, eight directories in each, sizes as source trees have them
-//! (two thirds up to 4 KiB, one in a hundred 256 KiB, 9 KiB on average).
+//! Generated from a seed, so equal for all targets and runs. About twenty files and eight
+//! directories per directory, with file sizes as in source trees: two thirds up to 4 KiB, one in a
+//! hundred 256 KiB, 9 KiB on average.
 
 use std::io;
 
 use runtime::prng::Prng;
 
-use super::{Group, Lap, Measure, Unit, Worker};
-use crate::access::{Access, Buffer, Handle, OpenFor};
+use super::{Lap, Measure, MeasureUnit, WorkloadGroup, WorkloadThread};
+use crate::access::{BenchHandle, OpenMode, TargetAccess, TransferBuffer};
 use crate::number::{to_f64, to_usize};
-use crate::plan::Plan;
+use crate::plan::BenchPlan;
 
-/// Files of a directory.
 const FILES_PER_DIR: u64 = 20;
-/// Directories of a directory.
 const DIRS_PER_DIR: usize = 8;
-/// Largest file.
 const FILE_BYTES_MAX: usize = 256 << 10;
-/// The time that an extracted file is given.
+/// Modification time of extracted files.
 const FILE_SECONDS: i64 = 1_000_000_000;
-/// The tree's own directory.
 const TOP: &str = "tree";
 
 pub(super) const fn measure(name: &'static str, what: &'static str) -> Measure {
-    Measure { name, what, unit: Unit::Files }
+    Measure { name, what, unit: MeasureUnit::Files }
 }
 
-pub(super) static TREE: Group = Group {
+pub(super) static TREE: WorkloadGroup = WorkloadGroup {
     name: "tree",
     measures: &[
         measure("tree-extract", "make a tree of small files, as tar does"),
@@ -37,15 +33,15 @@ pub(super) static TREE: Group = Group {
         measure("tree-remove", "remove the tree, as rm -rf does"),
     ],
     is_threaded: false,
-    bytes: Plan::tree_bytes,
+    bytes: BenchPlan::tree_bytes,
     run,
 };
 
 fn run(lap: &mut Lap<'_>) -> io::Result<()> {
     let count = to_f64(lap.plan.tree_files);
-    // The same tree in every round.
-    let tree = Tree::new(lap.plan.tree_files, 1);
-    // Another borrow of the lap's directory than the lap itself.
+    // Every round uses the same tree.
+    let tree = GeneratedDirectory::new(lap.plan.tree_files, 1);
+    // The lap is borrowed mutably.
     let dir = lap.access.open_dir(&lap.dir, ".")?;
     lap.time_on(1, "tree-extract", count, |worker| tree.extract(worker, &dir, TOP))?;
     if lap.wants(&["tree-stat"]) {
@@ -63,50 +59,51 @@ fn run(lap: &mut Lap<'_>) -> io::Result<()> {
 
 /// A directory of a generated tree.
 #[derive(Debug)]
-pub(super) struct Tree {
-    /// Names and bytes.
+pub(super) struct GeneratedDirectory {
     files: Vec<(String, usize)>,
-    /// Names and what is below.
-    dirs: Vec<(String, Tree)>,
+    dirs: Vec<(String, GeneratedDirectory)>,
 }
 
-impl Tree {
-    /// Returns a tree of `files` files.
-    pub(super) fn new(files: u64, seed: u64) -> Tree {
+impl GeneratedDirectory {
+    pub(super) fn new(files: u64, seed: u64) -> GeneratedDirectory {
         let mut prng = Prng::from_seed(seed);
         let dir_count = to_usize(files.div_ceil(FILES_PER_DIR).max(1));
         let mut left = files;
-        let mut dirs: Vec<Tree> = (0..dir_count)
+        let mut dirs: Vec<GeneratedDirectory> = (0..dir_count)
             .map(|_| {
                 let count = left.min(FILES_PER_DIR);
                 left -= count;
                 let name = |number| format!("file-{number}.c");
                 let files = (0..count).map(|number| (name(number), size(&mut prng))).collect();
-                Tree { files, dirs: Vec::new() }
+                GeneratedDirectory { files, dirs: Vec::new() }
             })
             .collect();
-        // Directory n lies in directory (n - 1) / 8; from the last on, each is whole when it is put
-        // into the one above.
+        // Directory n is a child of (n - 1) / 8, so parents have lower numbers. In descending
+        // order, each directory has all its children before it is moved into its parent.
         for index in (1..dir_count).rev() {
             let Some(dir) = dirs.pop() else { break };
             if let Some(parent) = dirs.get_mut((index - 1) / DIRS_PER_DIR) {
                 parent.dirs.push((format!("dir-{index}"), dir));
             }
         }
-        dirs.pop().unwrap_or(Tree { files: Vec::new(), dirs: Vec::new() })
+        dirs.pop().unwrap_or(GeneratedDirectory { files: Vec::new(), dirs: Vec::new() })
     }
 
-    /// Makes the tree as `name`.
-    pub(super) fn extract(&self, worker: &Worker<'_>, at: &Handle, name: &str) -> io::Result<()> {
-        self.extract_with(worker, at, name, &Buffer::new(FILE_BYTES_MAX))
+    pub(super) fn extract(
+        &self,
+        worker: &WorkloadThread<'_>,
+        at: &BenchHandle,
+        name: &str,
+    ) -> io::Result<()> {
+        self.extract_with(worker, at, name, &TransferBuffer::new(FILE_BYTES_MAX))
     }
 
     fn extract_with(
         &self,
-        worker: &Worker<'_>,
-        at: &Handle,
+        worker: &WorkloadThread<'_>,
+        at: &BenchHandle,
         name: &str,
-        data: &Buffer,
+        data: &TransferBuffer,
     ) -> io::Result<()> {
         let access = worker.access;
         access.make_dir(at, name)?;
@@ -120,8 +117,12 @@ impl Tree {
         })
     }
 
-    /// Makes the directories alone; returns how many.
-    pub(super) fn make_dirs(&self, worker: &Worker<'_>, at: &Handle, name: &str) -> io::Result<()> {
+    pub(super) fn make_dirs(
+        &self,
+        worker: &WorkloadThread<'_>,
+        at: &BenchHandle,
+        name: &str,
+    ) -> io::Result<()> {
         worker.go_on()?;
         worker.access.make_dir(at, name)?;
         within(worker.access, at, name, |dir| {
@@ -129,17 +130,17 @@ impl Tree {
         })
     }
 
-    /// Returns how many directories there are, with this one.
+    /// Returns the number of directories, this one included.
     pub(super) fn dir_count(&self) -> u64 {
         1 + self.dirs.iter().map(|(_, tree)| tree.dir_count()).sum::<u64>()
     }
 
-    /// Calls `each` with two directories that have this tree, and the name of each file in them.
+    /// Calls `each` for every file, with the file's directory in two copies of the tree.
     pub(super) fn each_pair(
         &self,
-        worker: &Worker<'_>,
-        (source, target): (&Handle, &Handle),
-        each: &mut dyn FnMut(&Handle, &Handle, &str) -> io::Result<()>,
+        worker: &WorkloadThread<'_>,
+        (source, target): (&BenchHandle, &BenchHandle),
+        each: &mut dyn FnMut(&BenchHandle, &BenchHandle, &str) -> io::Result<()>,
     ) -> io::Result<()> {
         for (name, _) in &self.files {
             worker.go_on()?;
@@ -156,7 +157,7 @@ impl Tree {
     }
 }
 
-/// Returns a size as the files of source trees have it.
+/// Returns a random file size, distributed as in source trees.
 fn size(prng: &mut Prng) -> usize {
     let bound = match prng.below(100) {
         0 => return FILE_BYTES_MAX,
@@ -168,12 +169,11 @@ fn size(prng: &mut Prng) -> usize {
     to_usize(prng.below(bound) + 1)
 }
 
-/// Calls `work` with the open directory `name`.
 pub(super) fn within<T>(
-    access: &dyn Access,
-    at: &Handle,
+    access: &dyn TargetAccess,
+    at: &BenchHandle,
     name: &str,
-    work: impl FnOnce(&Handle) -> io::Result<T>,
+    work: impl FnOnce(&BenchHandle) -> io::Result<T>,
 ) -> io::Result<T> {
     let dir = access.open_dir(at, name)?;
     let done = work(&dir);
@@ -181,10 +181,10 @@ pub(super) fn within<T>(
     done
 }
 
-/// Makes a file with this content, and gives it its time.
+/// Creates a file with contents and times.
 pub(super) fn write_file(
-    access: &dyn Access,
-    dir: &Handle,
+    access: &dyn TargetAccess,
+    dir: &BenchHandle,
     name: &str,
     data: &[u8],
 ) -> io::Result<()> {
@@ -195,25 +195,24 @@ pub(super) fn write_file(
     done
 }
 
-/// Reads a file from end to end; returns how many bytes it has.
 pub(super) fn read_file(
-    access: &dyn Access,
-    dir: &Handle,
+    access: &dyn TargetAccess,
+    dir: &BenchHandle,
     name: &str,
-    data: &mut Buffer,
+    data: &mut TransferBuffer,
 ) -> io::Result<usize> {
-    let file = access.open(dir, name, OpenFor::Read)?;
+    let file = access.open(dir, name, OpenMode::Read)?;
     let read = access.read(&file, 0, data);
     access.close(file);
     read
 }
 
-/// Lists `name` and all below it; calls `each` with every file.
+/// Lists `name` recursively and calls `each` with every file.
 fn walk(
-    worker: &Worker<'_>,
-    at: &Handle,
+    worker: &WorkloadThread<'_>,
+    at: &BenchHandle,
     name: &str,
-    each: &mut dyn FnMut(&Handle, &str) -> io::Result<()>,
+    each: &mut dyn FnMut(&BenchHandle, &str) -> io::Result<()>,
 ) -> io::Result<()> {
     let access = worker.access;
     within(access, at, name, |dir| {
@@ -226,21 +225,27 @@ fn walk(
     })
 }
 
-/// Lists every directory and asks for the attributes of every file.
-pub(super) fn stat_all(worker: &Worker<'_>, at: &Handle, name: &str) -> io::Result<()> {
+pub(super) fn stat_all(
+    worker: &WorkloadThread<'_>,
+    at: &BenchHandle,
+    name: &str,
+) -> io::Result<()> {
     let access = worker.access;
     walk(worker, at, name, &mut |dir, name| access.stat(dir, name).map(|_| ()))
 }
 
-/// Lists every directory and reads every file.
-pub(super) fn read_all(worker: &Worker<'_>, at: &Handle, name: &str) -> io::Result<()> {
+pub(super) fn read_all(
+    worker: &WorkloadThread<'_>,
+    at: &BenchHandle,
+    name: &str,
+) -> io::Result<()> {
     let access = worker.access;
-    let mut data = Buffer::new(FILE_BYTES_MAX);
+    let mut data = TransferBuffer::new(FILE_BYTES_MAX);
     walk(worker, at, name, &mut |dir, name| read_file(access, dir, name, &mut data).map(|_| ()))
 }
 
-/// Removes a tree. Once begun it is ended, so that a run that stops has less to remove.
-pub(super) fn remove(worker: &Worker<'_>, at: &Handle, name: &str) -> io::Result<()> {
+/// Removes a tree, even after a stop, so that cleanup has less to do.
+pub(super) fn remove(worker: &WorkloadThread<'_>, at: &BenchHandle, name: &str) -> io::Result<()> {
     super::remove_all(worker.access, at, name, 0)
 }
 
@@ -248,21 +253,21 @@ pub(super) fn remove(worker: &Worker<'_>, at: &Handle, name: &str) -> io::Result
 mod tests {
     use super::*;
 
-    fn count(tree: &Tree) -> (usize, usize) {
+    fn count(tree: &GeneratedDirectory) -> (usize, usize) {
         let below: Vec<_> = tree.dirs.iter().map(|(_, tree)| count(tree)).collect();
         let files = tree.files.len() + below.iter().map(|(files, _)| files).sum::<usize>();
         let bytes = tree.files.iter().map(|(_, bytes)| bytes).sum::<usize>();
         (files, bytes + below.iter().map(|(_, bytes)| bytes).sum::<usize>())
     }
 
-    fn depth(tree: &Tree) -> usize {
+    fn depth(tree: &GeneratedDirectory) -> usize {
         1 + tree.dirs.iter().map(|(_, tree)| depth(tree)).max().unwrap_or(0)
     }
 
     #[test]
     fn a_tree_has_its_files_and_no_more_bytes_than_planned() {
         for files in [1, 19, 20, 21, 1000, 50_000] {
-            let tree = Tree::new(files, 1);
+            let tree = GeneratedDirectory::new(files, 1);
             let (found, bytes) = count(&tree);
             assert_eq!(found, to_usize(files));
             assert_eq!(tree.dir_count(), files.div_ceil(FILES_PER_DIR));

@@ -1,5 +1,5 @@
-//! The anode table of a fileset: each anode, its map, and what is in it. Then the anodes that every
-//! fileset has.
+//! The anode table of a fileset: checks each anode, its map and its content, and the reserved
+//! anodes.
 
 use format::anode::{
     ANODE_BYTES, ANODE_MAP_ANODE, Anode, AnodeKind, ORPHAN_ANODE, QUOTA_ANODE, ROOT_ANODE,
@@ -10,16 +10,15 @@ use format::ids::{AnodeNo, Place};
 use format::page::{PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE};
 
 use super::{attributes, directory, quota};
+use crate::context::{Check, CheckError};
 use crate::convert::to_u64;
-use crate::map::Content;
-use crate::tree::Tree;
-use crate::{Check, Stop};
+use crate::map::MapContent;
+use crate::tree::FilesetCheck;
 
-/// Reads every anode, and what it leads to.
-pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
+pub(crate) fn run(check: &mut Check<'_>, tree: &mut FilesetCheck) -> Result<(), CheckError> {
     let table = tree.table.clone();
     let walked =
-        check.walk(&table, Content::Pages(PageKind::Anode), &mut |check, &(index, _), page| {
+        check.walk(&table, MapContent::Pages(PageKind::Anode), &mut |check, &(index, _), page| {
             if !tree.is_over {
                 table_page(check, tree, index, page);
             }
@@ -33,7 +32,7 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
     Ok(())
 }
 
-fn compare_table(check: &mut Check<'_>, tree: &Tree, pages: u64, fragments: u64) {
+fn compare_table(check: &mut Check<'_>, tree: &FilesetCheck, pages: u64, fragments: u64) {
     let fileset = &tree.fileset;
     let pairs =
         [("pages", fileset.table_pages, pages), ("fragments", fileset.table_fragments, fragments)];
@@ -48,7 +47,7 @@ fn compare_table(check: &mut Check<'_>, tree: &Tree, pages: u64, fragments: u64)
         let what = format!("{} says {stated} anodes in use, has {counted}", fileset.id);
         check.defect(DefectCode::FS003, tree.subject(0), None, what);
     }
-    // What each anode says was held against its map: where that is wrong, so is the sum.
+    // Each anode's count was compared with its map. If an anode is wrong, so is the sum.
     let counted = tree.fragments.saturating_add(fragments);
     if !tree.is_sound(check) {
         check.report.notes.push(format!(
@@ -62,7 +61,6 @@ fn compare_table(check: &mut Check<'_>, tree: &Tree, pages: u64, fragments: u64)
     }
 }
 
-/// Notes a slot that can't be used.
 pub(crate) fn bad_slot(
     check: &mut Check<'_>,
     subject: Subject,
@@ -73,7 +71,7 @@ pub(crate) fn bad_slot(
     check.found(error.into().at(place), subject);
 }
 
-fn table_page(check: &mut Check<'_>, tree: &mut Tree, index: u64, page: &PageBytes) {
+fn table_page(check: &mut Check<'_>, tree: &mut FilesetCheck, index: u64, page: &PageBytes) {
     let place = PageHeader::parse(page).map_or(Place::NONE, |header| header.place);
     for slot in 0..SLOTS_PER_PAGE {
         let number = index.saturating_mul(to_u64(SLOTS_PER_PAGE)).saturating_add(to_u64(slot));
@@ -87,12 +85,12 @@ fn table_page(check: &mut Check<'_>, tree: &mut Tree, index: u64, page: &PageByt
     }
 }
 
-fn one_anode(check: &mut Check<'_>, tree: &mut Tree, place: Place, anode: &Anode) {
+fn one_anode(check: &mut Check<'_>, tree: &mut FilesetCheck, place: Place, anode: &Anode) {
     let number = anode.number;
     tree.used += 1;
     tree.fragments = tree.fragments.saturating_add(anode.fragments);
-    // The pool counts those that can change.
-    check.report.totals.anodes += u64::from(!check.is_clone);
+    // The pool's total excludes snapshots, which are read-only.
+    check.report.totals.anodes += u64::from(!check.is_snapshot);
     if number.0 >= tree.fileset.anodes_end {
         let what =
             format!("{number} in use, but none from {} on was ever", tree.fileset.anodes_end);
@@ -118,17 +116,16 @@ fn one_anode(check: &mut Check<'_>, tree: &mut Tree, place: Place, anode: &Anode
         | AnodeKind::BlockDevice
         | AnodeKind::CharDevice
         | AnodeKind::Fifo
-        | AnodeKind::Socket => container(check, anode, Content::Data),
+        | AnodeKind::Socket => container(check, anode, MapContent::Data),
     }
 }
 
-fn container(check: &mut Check<'_>, anode: &Anode, content: Content) {
+fn container(check: &mut Check<'_>, anode: &Anode, content: MapContent) {
     let walked = check.walk(anode, content, &mut |_, _, _| {});
     check.compare_counts(anode, content, &walked);
 }
 
-/// Checks that the anodes that every fileset has are there.
-pub(crate) fn reserved(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
+pub(crate) fn reserved(check: &mut Check<'_>, tree: &mut FilesetCheck) -> Result<(), CheckError> {
     let expected = [
         (ROOT_ANODE, AnodeKind::Directory, "root directory"),
         (ANODE_MAP_ANODE, AnodeKind::Internal, "anode map"),
@@ -136,7 +133,7 @@ pub(crate) fn reserved(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Sto
     ];
     for (number, kind, name) in expected {
         let found = tree.facts.get(number.0).and_then(|facts| facts.kind);
-        // One that was not found may be in a page that can't be used.
+        // If no anode was found, it may be in an unusable page.
         if found != Some(kind) && !(found.is_none() && check.is_incomplete) {
             let what = format!("the {name} of {} is {found:?}", tree.fileset.id);
             check.defect(DefectCode::AN006, tree.subject(number.0), None, what);

@@ -1,4 +1,4 @@
-//! The anode map of a fileset against the anodes that are in use.
+//! Compares the anode map of a fileset with the anodes in use.
 
 use std::collections::BTreeSet;
 
@@ -8,17 +8,16 @@ use format::defect::DefectCode;
 use format::ids::AnodeNo;
 use format::page::{PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageKind};
 
-use crate::map::Content;
-use crate::tree::Tree;
-use crate::{Check, Stop};
+use crate::context::{Check, CheckError};
+use crate::map::MapContent;
+use crate::tree::FilesetCheck;
 
-/// Compares the anode map with the anodes that are in use.
-pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
+pub(crate) fn run(check: &mut Check<'_>, tree: &mut FilesetCheck) -> Result<(), CheckError> {
     let tree = &*tree;
     let Some(anode) = &tree.anode_map else { return Ok(()) };
     let is_table_whole = !check.is_incomplete;
     let mut seen = BTreeSet::new();
-    let content = Content::Pages(PageKind::AnodeMap);
+    let content = MapContent::Pages(PageKind::AnodeMap);
     let walked = check.walk(anode, content, &mut |check, &(index, _), page| {
         seen.insert(index);
         if is_table_whole {
@@ -40,8 +39,8 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Steps over the numbers in use, those that are reserved included.
-fn used_anodes(tree: &Tree, range: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
+/// Iterates over the numbers in use, reserved ones included.
+fn used_anodes(tree: &FilesetCheck, range: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
     let (start, end) = (range.start, range.end);
     let reserved =
         (start..end.min(FIRST_FILE_ANODE.0).max(start)).filter(|&n| n < FIRST_FILE_ANODE.0);
@@ -50,7 +49,7 @@ fn used_anodes(tree: &Tree, range: std::ops::Range<u64>) -> impl Iterator<Item =
     reserved.chain(files.filter(|(_, facts)| facts.kind.is_some()).map(|(number, _)| number))
 }
 
-fn map_page(check: &mut Check<'_>, tree: &Tree, index: u64, page: &PageBytes) {
+fn map_page(check: &mut Check<'_>, tree: &FilesetCheck, index: u64, page: &PageBytes) {
     let bits = u64::from(BITS_PER_PAGE);
     let first = index.saturating_mul(bits);
     let mut expected = [0_u8; PAGE_BYTES];

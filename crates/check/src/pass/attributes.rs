@@ -1,24 +1,24 @@
-//! Containers of extended attributes: what is in their pages, and which anode they belong to.
+//! Containers of extended attributes: checks their pages, and the anodes they belong to.
 //!
-//! A container of a file without a name may be half freed: only its pages are verified then, each
-//! for itself.
+//! The container of an unlinked file may be half freed, so its pages are only verified one by one.
 
 use format::acl::Acl;
 use format::anode::{Anode, AnodeKind, FIRST_FILE_ANODE};
-use format::attributes::{self, AttributeName, ContainerPages, ValueAt, is_value_page};
+use format::attributes::{
+    self, AttributeName, AttributeValueLocation, ContainerPages, is_value_page,
+};
 use format::ids::{AnodeNo, Place};
 use format::page::{PageBytes, PageHeader, PageKind};
 
-use crate::facts::Facts;
-use crate::map::{Content, subject_of};
-use crate::tree::Tree;
-use crate::{Check, Stop};
+use crate::context::{Check, CheckError};
+use crate::facts::AnodeFacts;
+use crate::map::{MapContent, subject_of};
+use crate::tree::FilesetCheck;
 use format::defect::{Defect, DefectCode};
 
-/// Bytes of memory for what one page says: at most the names that fit in it, and their heads.
+/// Bound of the names in a page, and their heads.
 const PAGE_MEMORY_BYTES: u64 = 16 << 10;
 
-/// Checks the access lists that lie in an anode.
 pub(crate) fn inline(check: &mut Check<'_>, place: Place, anode: &Anode) {
     for (name, value) in anode.attributes.iter() {
         access_list(check, anode, place, name, value);
@@ -37,13 +37,12 @@ fn access_list(
     }
 }
 
-/// Checks the container that `anode` describes.
-pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
+pub(crate) fn run(check: &mut Check<'_>, tree: &mut FilesetCheck, anode: &Anode) {
     let (mut pages, mut is_damaged) = (ContainerPages::default(), false);
-    let content = Content::Pages(PageKind::Attributes);
+    let content = MapContent::Pages(PageKind::Attributes);
     let before = check.memory_bytes;
     let walked = check.walk(anode, content, &mut |check, &(index, _), page| {
-        // What is over the limit is said at the end of the pass.
+        // A refusal is reported at the end of the pass.
         if check.take_memory(PAGE_MEMORY_BYTES).is_ok() {
             is_damaged |= !attribute_page(check, anode, index, page, &mut pages);
         }
@@ -55,7 +54,6 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
     tree.facts_of(check, anode.number.0).is_scrambled = is_scrambled;
 }
 
-/// Returns whether the page is sound.
 fn attribute_page(
     check: &mut Check<'_>,
     anode: &Anode,
@@ -74,16 +72,15 @@ fn attribute_page(
         return is_sound;
     }
     for entry in attributes::entries(page) {
-        // One in value pages is read when it is used.
-        if let ValueAt::Here(value) = entry.value {
+        // An access list in value pages is verified when it is used.
+        if let AttributeValueLocation::Here(value) = entry.value {
             access_list(check, anode, place.unwrap_or(Place::NONE), entry.name, value);
         }
     }
     is_sound
 }
 
-/// Compares the containers with the anodes that name them.
-pub(crate) fn compare(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
+pub(crate) fn compare(check: &mut Check<'_>, tree: &mut FilesetCheck) -> Result<(), CheckError> {
     let mut found: Vec<(u64, DefectCode, String)> = Vec::new();
     for (number, facts) in tree.facts.iter() {
         for container in facts.containers.into_iter().filter(|&container| container != 0) {
@@ -99,10 +96,9 @@ pub(crate) fn compare(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop
     Ok(())
 }
 
-/// Says what is wrong with the container that anode `number` names, if anything.
 fn named(
     is_incomplete: bool,
-    tree: &Tree,
+    tree: &FilesetCheck,
     number: u64,
     container: u64,
 ) -> Option<(u64, DefectCode, String)> {
@@ -123,12 +119,11 @@ fn named(
     Some((number, DefectCode::XA002, what))
 }
 
-/// Says what is wrong with container `number`, if anything.
 fn owned(
     is_incomplete: bool,
-    tree: &Tree,
+    tree: &FilesetCheck,
     number: u64,
-    facts: &Facts,
+    facts: &AnodeFacts,
 ) -> Option<(u64, DefectCode, String)> {
     let owner = tree.facts.get(facts.parent).filter(|owner| owner.containers.contains(&number));
     match owner {

@@ -1,4 +1,4 @@
-//! Directories: their pages, and the names that lead from them to anodes.
+//! Directories: checks their pages, and collects the names that lead to anodes.
 
 use std::collections::BTreeMap;
 
@@ -9,31 +9,27 @@ use format::page::{PageBytes, PageHeader, PageKind};
 use format::pointer::SplitHint;
 use format::text::shown;
 
-use crate::Check;
+use crate::context::Check;
 use crate::convert::to_u64;
-use crate::map::{Content, Indexed, subject_of};
-use crate::tree::Tree;
+use crate::map::{Indexed, MapContent, subject_of};
+use crate::tree::FilesetCheck;
 use format::anode::AnodeKind;
 use format::defect::{Defect, DefectCode, Severity};
 
-/// What the pages of one directory add up to.
 #[derive(Default)]
-struct Sums {
+struct DirectorySums {
     names: u64,
-    /// Number and depth of each page.
     pages: Vec<(u64, u8)>,
-    /// Where each page is.
     places: BTreeMap<u64, Place>,
-    /// Number and depth of each page whose pointer tells of its last split.
+    /// Number, depth and split hint of each page.
     hints: Vec<(u64, u8, SplitHint)>,
     is_damaged: bool,
 }
 
-/// Checks the directory that `anode` describes and counts its names for the anodes that they
-/// lead to.
-pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
-    let mut sums = Sums::default();
-    let content = Content::Pages(PageKind::Directory);
+/// Checks the directory of `anode`, and counts its names for their anodes.
+pub(crate) fn run(check: &mut Check<'_>, tree: &mut FilesetCheck, anode: &Anode) {
+    let mut sums = DirectorySums::default();
+    let content = MapContent::Pages(PageKind::Directory);
     let walked = check.walk(anode, content, &mut |check, indexed, page| {
         directory_page(check, tree, anode, indexed, page, &mut sums);
     });
@@ -56,11 +52,11 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
 
 fn directory_page(
     check: &mut Check<'_>,
-    tree: &mut Tree,
+    tree: &mut FilesetCheck,
     anode: &Anode,
     &(index, pointer): &Indexed,
     page: &PageBytes,
-    sums: &mut Sums,
+    sums: &mut DirectorySums,
 ) {
     let subject = subject_of(anode);
     let place = PageHeader::parse(page).map_or(Place::NONE, |header| header.place);
@@ -99,7 +95,12 @@ fn directory_page(
     }
 }
 
-fn one_name(check: &mut Check<'_>, tree: &mut Tree, directory: &Anode, dirent: &Dirent<'_>) {
+fn one_name(
+    check: &mut Check<'_>,
+    tree: &mut FilesetCheck,
+    directory: &Anode,
+    dirent: &Dirent<'_>,
+) {
     if dirent.kind == AnodeKind::Directory {
         tree.facts_of(check, directory.number.0).subdirectories += 1;
     }
@@ -115,8 +116,7 @@ fn one_name(check: &mut Check<'_>, tree: &mut Tree, directory: &Anode, dirent: &
     }
 }
 
-/// Says which page's pointer tells of its last split what is not so, if any.
-fn hint_defect(sums: &Sums) -> Option<(u64, String)> {
+fn hint_defect(sums: &DirectorySums) -> Option<(u64, String)> {
     sums.hints.iter().find_map(|&(number, depth, hint)| {
         let sibling = 1_u64.checked_shl(u32::from(hint.depth) - 1).map(|bit| number | bit);
         let is_there = |place| sibling.and_then(|at| sums.places.get(&at)) == Some(&place);
@@ -125,10 +125,10 @@ fn hint_defect(sums: &Sums) -> Option<(u64, String)> {
     })
 }
 
-/// Says where `pages` do not cover every hash exactly once, if anywhere.
+/// Returns where `pages` do not cover every hash exactly once, if anywhere.
 ///
-/// A page's number is the first bits of its hashes, reversed; so the number reversed in 64 bits is
-/// where its hashes begin, and it covers `2^(64 - depth)` of them.
+/// A page's number is the common prefix of its hashes, reversed. So its hashes begin at the number
+/// reversed in 64 bits, and it covers `2^(64 - depth)` of them.
 fn tiling_defect(pages: &mut [(u64, u8)]) -> Option<String> {
     if pages.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! What the pool says of its space: the group table, the descriptors and the segment usage.
+//! Reads the pool's own description of its space: group table, descriptors and segment usage.
 
 use format::group::{
     DescriptorDisk, GROUPS_PER_TABLE_PAGE, GroupEntryDisk, SegmentKind, SegmentUsage,
@@ -8,20 +8,19 @@ use format::ids::Place;
 use format::page::{PageBytes, PageKind, PageOwner};
 use zerocopy::FromBytes;
 
+use super::lsn;
+use crate::context::{Check, CheckError};
 use crate::convert::index_of;
-use crate::lsn;
-use crate::reader::PageWanted;
+use crate::reader::PageRequest;
 use crate::space::{StatedGroup, StatedSegment};
-use crate::{Check, Stop};
 use format::defect::{DefectCode, Subject};
 
 const POOL: Subject =
     Subject { fileset: format::ids::FilesetId(0), anode: format::ids::AnodeNo(0) };
 
-/// Reads the group table, and the descriptor and the usage of each group that is initialised.
-pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
+pub(crate) fn run(check: &mut Check<'_>) -> Result<(), CheckError> {
     let geometry = check.reader.geometry.clone();
-    let wanted = PageWanted {
+    let wanted = PageRequest {
         place: geometry.group_table_root_place(),
         kind: PageKind::GroupTableRoot,
         owner: Some(PageOwner::default()),
@@ -43,9 +42,9 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-fn table_page(check: &mut Check<'_>, index: u64) -> Result<(), Stop> {
+fn table_page(check: &mut Check<'_>, index: u64) -> Result<(), CheckError> {
     let first = u32::try_from(index * GROUPS_PER_TABLE_PAGE).expect("groups take 24 bits");
-    let wanted = PageWanted {
+    let wanted = PageRequest {
         place: check.reader.geometry.group_table_place(first),
         kind: PageKind::GroupTable,
         owner: Some(PageOwner { index, ..PageOwner::default() }),
@@ -61,9 +60,9 @@ fn table_page(check: &mut Check<'_>, index: u64) -> Result<(), Stop> {
     let end = first + u32::try_from(GROUPS_PER_TABLE_PAGE).expect("62");
     let groups: Vec<u32> =
         (first..end).filter(|&group| is_initialised(check, &page, wanted.place, group)).collect();
-    let wanted: Vec<PageWanted> = groups
+    let wanted: Vec<PageRequest> = groups
         .iter()
-        .map(|&group| PageWanted {
+        .map(|&group| PageRequest {
             place: check.reader.geometry.descriptor_place(group),
             kind: PageKind::GroupDescriptor,
             owner: Some(PageOwner { index: u64::from(group), ..PageOwner::default() }),
@@ -87,12 +86,11 @@ fn table_page(check: &mut Check<'_>, index: u64) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whether the entry of `group` says that it is initialised; notes what can't be so.
 fn is_initialised(check: &mut Check<'_>, page: &PageBytes, place: Place, group: u32) -> bool {
     let Some(bytes) = page.get(entry_offset(group)..) else { return false };
     let Ok((entry, _)) = GroupEntryDisk::read_from_prefix(bytes) else { return false };
     let geometry = &check.reader.geometry;
-    let is_there = geometry.has_group(group);
+    let is_there = geometry.group_layout().has_group(group);
     let what = match entry.state {
         0 => return false,
         1 | 2 if !is_there => format!("group {group} is of no disk group"),
@@ -112,7 +110,7 @@ fn is_initialised(check: &mut Check<'_>, page: &PageBytes, place: Place, group: 
 fn descriptor(check: &mut Check<'_>, group: u32, place: Place, page: &PageBytes) {
     let geometry = check.reader.geometry.clone();
     let stated = DescriptorDisk::of(page);
-    // One that was the last of a disk group which became longer may say what it was.
+    // The last group of an enlarged disk group may still have its former length.
     let is_shorter = geometry.can_have_had(group, stated.fragments.get());
     let fragments = if is_shorter { stated.fragments.get() } else { geometry.fragments_of(group) };
     let pairs = [
@@ -148,7 +146,6 @@ fn descriptor(check: &mut Check<'_>, group: u32, place: Place, page: &PageBytes)
     behind_end(check, (group, fragments / geometry.segment_fragments), place);
 }
 
-/// Checks that nothing is in use behind the segments that the descriptor of `group` says it has.
 fn behind_end(check: &mut Check<'_>, (group, segments): (u32, u32), place: Place) {
     let space = check.space.groups.get(&group).expect("added before");
     let behind = (0..).zip(&space.segments).skip(index_of(segments));
@@ -169,7 +166,7 @@ fn segments_of_page(check: &Check<'_>, group: u32, index: u32) -> std::ops::Rang
 
 fn usage_page(check: &mut Check<'_>, group: u32, index: u32) {
     let place = check.reader.geometry.usage_place(group, index);
-    let wanted = PageWanted { place, kind: PageKind::SegmentUsage, owner: None };
+    let wanted = PageRequest { place, kind: PageKind::SegmentUsage, owner: None };
     let page = match check.reader.read_page(&wanted) {
         Ok(page) => page,
         Err(error) => return check.bad_page(POOL, place, error),
@@ -190,7 +187,6 @@ fn usage_page(check: &mut Check<'_>, group: u32, index: u32) {
     }
 }
 
-/// Checks that the segments under the front of `group` are for metadata.
 fn front(check: &mut Check<'_>, group: u32, place: Place) {
     let geometry = &check.reader.geometry;
     let last = crate::space::front_pages(geometry, group).last();

@@ -1,21 +1,20 @@
-//! The journal: its heads, and what the next mount will make of the log.
+//! The journal: checks its heads, and replays the log if the next mount would.
 
 use std::sync::Arc;
 
 use format::defect::DefectCode;
 use format::page::PAGE_BYTES;
 
+use crate::context::{Check, CheckError};
 use crate::convert::to_u64;
-use crate::reader::Reader;
+use crate::reader::PoolReader;
 use crate::replay::{copies_of_heads, replay_into, verify_rest};
-use crate::report::Finding;
-use crate::{Check, Stop};
+use crate::report::DefectFinding;
 
-/// Memory for a page that the log changes: its place, and its share of the tree of them.
+/// Memory for each page that the log changes: its place, and its share of the tree.
 const LOGGED_BYTES: u64 = 16;
 
-/// Lays over the device what the next mount would write, if it would write anything.
-pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
+pub(crate) fn run(check: &mut Check<'_>) -> Result<(), CheckError> {
     heads(check);
     let reader = Arc::get_mut(&mut check.reader).expect("no pass before this one shares it");
     let replayed = if check.superblock.current.is_open {
@@ -36,8 +35,8 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Notes the copies of the heads that can't be used, of each device, and the one of a closed pool
-/// that is older than its twin. If no head is left at all, the replay says so.
+/// Reports unusable copies of the heads on each device and, in a closed pool, a copy older than the
+/// other copy of its head. If no head verifies, the replay reports that.
 fn heads(check: &mut Check<'_>) {
     let copies = check.reader.fixed_copies(check.reader.geometry.journal_offset);
     if copies.is_empty() {
@@ -51,7 +50,7 @@ fn heads(check: &mut Check<'_>) {
     reader_of(check).fixed = None;
 }
 
-fn reader_of<'check>(check: &'check mut Check<'_>) -> &'check mut Reader {
+fn reader_of<'check>(check: &'check mut Check<'_>) -> &'check mut PoolReader {
     Arc::get_mut(&mut check.reader).expect("no pass before this one shares it")
 }
 
@@ -73,10 +72,10 @@ fn heads_of(check: &mut Check<'_>, of_device: &str) {
         };
         let defect = DefectCode::JR008.found(format!("copy {slot}{of_device}: {what}"));
         let device_offset = Some(offset_of(&check.reader, slot));
-        check.report.note(Finding { defect, path: None, device_offset });
+        check.report.note(DefectFinding { defect, path: None, device_offset });
     }
 }
 
-fn offset_of(reader: &Reader, slot: u64) -> u64 {
+fn offset_of(reader: &PoolReader, slot: u64) -> u64 {
     reader.geometry.journal_offset + slot * to_u64(PAGE_BYTES)
 }

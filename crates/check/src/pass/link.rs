@@ -1,26 +1,25 @@
-//! Names against link counts: each anode has as many names as it says, each directory one, and
-//! the root is reached from all of them.
+//! Compares names with link counts: each anode has as many names as its count, each directory has
+//! one name, and all directories lead to the root.
 //!
-//! Where some page of the fileset could not be used, nothing follows from a name or an anode that
-//! was not found, so only contradictions between what was found are reported.
+//! If a page of the fileset was unusable, the absence of a name or an anode proves nothing, so only
+//! contradictions are reported.
 
 use std::collections::BTreeSet;
 
 use format::anode::{AnodeKind, ROOT_ANODE};
 use format::ids::AnodeNo;
 
-use crate::facts::Facts;
-use crate::tree::Tree;
-use crate::{Check, Stop};
+use crate::context::{Check, CheckError};
+use crate::facts::AnodeFacts;
+use crate::tree::FilesetCheck;
 use format::defect::DefectCode;
 
 /// A dirent keeps this many bits of a generation.
 const GENERATION_MASK: u64 = (1 << 48) - 1;
-/// Link counts past this are not kept for directories, which then say 1.
+/// A directory with more links than this has a link count of 1.
 const LINKS_MAX: u32 = 65_535;
 
-/// Compares what the names say of each anode with what the anode says.
-pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
+pub(crate) fn run(check: &mut Check<'_>, tree: &mut FilesetCheck) -> Result<(), CheckError> {
     let mut found = Vec::new();
     for (number, facts) in tree.facts.iter() {
         found.clear();
@@ -40,7 +39,7 @@ pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
 fn names_of(
     is_incomplete: bool,
     number: u64,
-    facts: &Facts,
+    facts: &AnodeFacts,
     found: &mut Vec<(DefectCode, String)>,
 ) {
     let Some(kind) = facts.kind else {
@@ -73,7 +72,7 @@ fn names_of(
     }
 }
 
-fn file(is_incomplete: bool, facts: &Facts, found: &mut Vec<(DefectCode, String)>) {
+fn file(is_incomplete: bool, facts: &AnodeFacts, found: &mut Vec<(DefectCode, String)>) {
     if is_incomplete {
         return;
     }
@@ -84,7 +83,7 @@ fn file(is_incomplete: bool, facts: &Facts, found: &mut Vec<(DefectCode, String)
     }
 }
 
-fn orphan(is_incomplete: bool, facts: &Facts, found: &mut Vec<(DefectCode, String)>) {
+fn orphan(is_incomplete: bool, facts: &AnodeFacts, found: &mut Vec<(DefectCode, String)>) {
     if facts.names > 0 {
         found.push((DefectCode::LN001, format!("no link, but {} names", facts.names)));
     }
@@ -96,7 +95,7 @@ fn orphan(is_incomplete: bool, facts: &Facts, found: &mut Vec<(DefectCode, Strin
 fn directory(
     is_incomplete: bool,
     number: u64,
-    facts: &Facts,
+    facts: &AnodeFacts,
     found: &mut Vec<(DefectCode, String)>,
 ) {
     let is_root = number == ROOT_ANODE.0;
@@ -119,9 +118,9 @@ fn directory(
     }
 }
 
-/// Follows each directory upwards. One that comes back to itself can't be reached from the root.
-fn reachability(check: &mut Check<'_>, tree: &mut Tree) {
-    let is_directory = |facts: &Facts| facts.kind == Some(AnodeKind::Directory);
+/// Follows each directory upwards, and reports cycles, which do not end at the root.
+fn reachability(check: &mut Check<'_>, tree: &mut FilesetCheck) {
+    let is_directory = |facts: &AnodeFacts| facts.kind == Some(AnodeKind::Directory);
     let numbers: Vec<u64> =
         tree.facts.iter().filter(|(_, facts)| is_directory(facts)).map(|(n, _)| n).collect();
     for number in numbers {

@@ -1,5 +1,5 @@
-//! The pages that the log of a pool changes and that no pointer leads to: a mount verifies each
-//! page that it replays, so one that is damaged is refused though nobody needs it any more.
+//! Verifies pages changed by the log that no pointer leads to. A mount verifies each page that it
+//! replays, so damage in one of them makes the mount fail although the page is unused.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use format::defect::{Defect, DefectCode, Subject};
 use format::ids::{AnodeNo, FilesetId, Place};
 use format::page::PageHeader;
 
-use crate::{Check, Stop};
+use crate::context::{Check, CheckError};
 
 const POOL: Subject = Subject { fileset: FilesetId(0), anode: AnodeNo(0) };
 
-/// Verifies every page that the replay changed, but for those that other passes have named.
-pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
+/// Verifies every page that the replay changed, except those already in findings.
+pub(crate) fn run(check: &mut Check<'_>) -> Result<(), CheckError> {
     let named: BTreeSet<Place> =
         check.report.findings.iter().filter_map(|finding| finding.defect.place).collect();
     let logged = check.reader.logged.clone();

@@ -1,20 +1,19 @@
-//! The orphan list of a fileset against its anodes.
+//! Compares the orphan list of a fileset with its anodes.
 
 use format::defect::DefectCode;
 use format::ids::AnodeNo;
 use format::page::{PAGE_HEADER_BYTES, PageKind, read_u64};
 
-use crate::map::Content;
-use crate::tree::Tree;
-use crate::{Check, Stop};
+use crate::context::{Check, CheckError};
+use crate::map::MapContent;
+use crate::tree::FilesetCheck;
 
 /// Anode numbers in a page of the orphan list.
 const ORPHANS_PER_PAGE: u64 = 496;
 
-/// Reads the orphan list and marks the anodes in it.
-pub(crate) fn run(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
+pub(crate) fn run(check: &mut Check<'_>, tree: &mut FilesetCheck) -> Result<(), CheckError> {
     let Some(anode) = tree.orphans.clone() else { return Ok(()) };
-    let content = Content::Pages(PageKind::OrphanList);
+    let content = MapContent::Pages(PageKind::OrphanList);
     let walked = check.walk(&anode, content, &mut |check, &(index, _), page| {
         for position in 0..ORPHANS_PER_PAGE {
             let offset = PAGE_HEADER_BYTES + usize::try_from(position * 8).expect("in a page");

@@ -1,41 +1,23 @@
-//! The quotas of a fileset: what its records say of users, groups and projects against its anodes.
+//! Compares the quota records of users, groups and projects with the anodes of a fileset.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use format::anode::Anode;
 use format::defect::DefectCode;
 use format::page::{PageBytes, PageKind};
-use format::quota::{Owned, QuotaHead, QuotaKind, QuotaRecord, QuotaState, RECORDS_PER_PAGE};
+use format::quota::{QuotaCharge, QuotaHead, QuotaKind, QuotaRecord, QuotaState, RECORDS_PER_PAGE};
 
-use crate::map::Content;
-use crate::tree::Tree;
-use crate::{Check, Stop};
+use crate::context::{Check, CheckError};
+use crate::map::MapContent;
+use crate::tree::{FilesetCheck, QuotaComparison};
 
-/// Bytes of memory for what one user, group or project has.
 const USAGE_BYTES: u64 = 96;
 
-/// Fragments and inodes of a user, a group or a project.
-type Usages = BTreeMap<(QuotaKind, u32), (u64, u64)>;
-
-/// What the passes learn of the quotas of a fileset.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Quotas {
-    /// The container, where quotas were ever switched on.
-    container: Option<Anode>,
-    head: Option<QuotaHead>,
-    /// What the records say.
-    stated: Usages,
-    /// What the anodes say that are counted.
-    counted: Usages,
-    /// Whether records could not be read.
-    is_incomplete: bool,
-    memory_bytes: u64,
-}
-
-/// Reads the container: before the anodes, which come behind it in the table.
-pub(crate) fn records(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
-    let mut quotas = Quotas { container: Some(anode.clone()), ..Quotas::default() };
-    let content = Content::Pages(PageKind::Quota);
+/// Reads the container of records. It precedes the anodes of files in the table.
+pub(crate) fn records(check: &mut Check<'_>, tree: &mut FilesetCheck, anode: &Anode) {
+    let mut quotas =
+        QuotaComparison { container: Some(anode.clone()), ..QuotaComparison::default() };
+    let content = MapContent::Pages(PageKind::Quota);
     let mut seen = BTreeSet::new();
     let walked = check.walk(anode, content, &mut |check, &(index, _), page| {
         seen.insert(index);
@@ -48,7 +30,7 @@ pub(crate) fn records(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
         check.defect(DefectCode::FS016, tree.subject(anode.number.0), None, what);
         quotas.is_incomplete = true;
     }
-    // Anodes that were looked at before it are the fileset's own, and the root directory.
+    // Usage of anodes before the container: the fileset's internal ones, and the root directory.
     let counted = std::mem::take(&mut tree.quotas.counted);
     quotas.counted = counted;
     quotas.memory_bytes += tree.quotas.memory_bytes;
@@ -57,8 +39,8 @@ pub(crate) fn records(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
 
 fn page_of_records(
     check: &mut Check<'_>,
-    tree: &Tree,
-    quotas: &mut Quotas,
+    tree: &FilesetCheck,
+    quotas: &mut QuotaComparison,
     index: u64,
     page: &PageBytes,
 ) {
@@ -95,23 +77,23 @@ fn page_of_records(
     }
 }
 
-fn tree_is_over(check: &mut Check<'_>, quotas: &mut Quotas) {
+fn tree_is_over(check: &mut Check<'_>, quotas: &mut QuotaComparison) {
     if check.take_memory(USAGE_BYTES).is_err() {
         quotas.is_incomplete = true;
     }
 }
 
-/// Adds up what an anode takes, where it is one that is counted.
-pub(crate) fn count(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
+/// Adds the usage of an anode, if quotas count it.
+pub(crate) fn count(check: &mut Check<'_>, tree: &mut FilesetCheck, anode: &Anode) {
     let number = anode.number.0;
-    // The root directory comes before the container.
+    // Counted in any case, since it precedes the container.
     let is_root = anode.number == format::anode::ROOT_ANODE;
     let quotas = &mut tree.quotas;
     if quotas.container.is_none() && !is_root {
         return;
     }
     let below = quotas.head.map_or(u64::MAX, |head| head.state.counted_below());
-    let Some(owned) = Owned::of(anode).filter(|_| number < below || is_root) else { return };
+    let Some(owned) = QuotaCharge::of(anode).filter(|_| number < below || is_root) else { return };
     for id in QuotaKind::ALL.into_iter().zip(owned.ids) {
         if !quotas.counted.contains_key(&id) {
             quotas.memory_bytes += USAGE_BYTES;
@@ -123,12 +105,11 @@ pub(crate) fn count(check: &mut Check<'_>, tree: &mut Tree, anode: &Anode) {
     }
 }
 
-/// Compares what the records say with what the anodes say.
-pub(crate) fn compare(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop> {
+pub(crate) fn compare(check: &mut Check<'_>, tree: &mut FilesetCheck) -> Result<(), CheckError> {
     let quotas = std::mem::take(&mut tree.quotas);
     check.memory_bytes = check.memory_bytes.saturating_sub(quotas.memory_bytes);
     let Some(head) = quotas.head.filter(|_| !quotas.is_incomplete) else { return Ok(()) };
-    // Nobody counts, or nothing is counted yet.
+    // Quotas are off, or nothing is counted yet.
     if check.is_incomplete || !tree.is_sound(check) || head.state.counted_below() <= 1 {
         return Ok(());
     }

@@ -1,23 +1,20 @@
-//! What each group says of its space against what was found: free maps, live counts.
+//! Compares each group's free map and live counts with the used fragments.
 
 use std::sync::Arc;
 
-use format::bitmap::BITS_PER_PAGE;
-use format::group::{SegmentKind, is_bit_set};
+use format::group::SegmentKind;
 use format::ids::Place;
-use format::page::{PAGE_HEADER_BYTES, PageBytes, PageKind};
 
+use crate::context::{Check, CheckError};
 use crate::convert::{index_of, to_u64};
-use crate::reader::{PageWanted, ReadError, Reader};
+use crate::free_map::read_free_map;
 use crate::space::{GroupSpace, StatedGroup, count_set, is_set};
-use crate::{Check, Stop};
 use format::defect::{DefectCode, Subject};
 
 const POOL: Subject =
     Subject { fileset: format::ids::FilesetId(0), anode: format::ids::AnodeNo(0) };
 
-/// Compares every group.
-pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
+pub(crate) fn run(check: &mut Check<'_>) -> Result<(), CheckError> {
     if check.is_incomplete {
         let note = "some pages can't be used, so what nothing points to is not reported: free \
                     maps, live counts and totals were compared only where more is in use than \
@@ -37,7 +34,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Returns how many fragments of the group are in use.
+/// Compares one group; returns the number of its fragments in use.
 fn one_group(check: &mut Check<'_>, group: u32, space: &GroupSpace) -> u64 {
     let fragments = check.reader.geometry.fragments_of(group);
     let found = count_set(&space.used, 0, fragments);
@@ -73,7 +70,7 @@ fn one_group(check: &mut Check<'_>, group: u32, space: &GroupSpace) -> u64 {
     u64::from(found)
 }
 
-/// Reads the free map of a group; `None` if a page of it can't be used.
+/// Reads a group's free map; `None` if a page of it is unusable.
 fn free_map(check: &mut Check<'_>, group: u32, stated: &StatedGroup) -> Option<Vec<u64>> {
     let reader = Arc::clone(&check.reader);
     let mut is_whole = true;
@@ -87,41 +84,6 @@ fn free_map(check: &mut Check<'_>, group: u32, stated: &StatedGroup) -> Option<V
     is_whole.then_some(marked)
 }
 
-/// Reads the pages of the free map of `group` that its descriptor says are used. Calls `each` with
-/// the place of each, and why it can't be used: its bits are 0 then.
-pub(crate) fn read_free_map(
-    reader: &Reader,
-    group: u32,
-    stated: &StatedGroup,
-    each: &mut dyn FnMut(Place, Option<ReadError>),
-) -> Vec<u64> {
-    let geometry = &reader.geometry;
-    let is_used = |&index: &u32| is_bit_set(&stated.free_map_used, index);
-    let indexes: Vec<u32> = (0..geometry.map_pages()).filter(is_used).collect();
-    let place_of = |index| geometry.free_map_place(group, index);
-    let wanted =
-        |&index: &u32| PageWanted { place: place_of(index), kind: PageKind::FreeMap, owner: None };
-    let wanted: Vec<PageWanted> = indexes.iter().map(wanted).collect();
-    let mut marked = vec![0; index_of(geometry.fragments_of(group).div_ceil(64))];
-    for (&index, page) in indexes.iter().zip(reader.read_pages(&wanted)) {
-        if let Ok(page) = &page {
-            copy_bits(page, index, &mut marked);
-        }
-        each(place_of(index), page.err());
-    }
-    marked
-}
-
-/// Copies the bits of page `index` of a free map to where they belong in `marked`.
-fn copy_bits(page: &PageBytes, index: u32, marked: &mut [u64]) {
-    let first_word = index_of(index * (BITS_PER_PAGE / 64));
-    let (words, _) = page[PAGE_HEADER_BYTES..].as_chunks::<8>();
-    for (to, word) in marked.iter_mut().skip(first_word).zip(words) {
-        *to = u64::from_le_bytes(*word);
-    }
-}
-
-/// Reports runs of fragments whose mark is not what was found.
 fn compare_maps(check: &mut Check<'_>, group: u32, found: &[u64], marked: &[u64]) {
     let fragments = check.reader.geometry.fragments_of(group);
     let state = |bit: u32| (is_set(found, bit), is_set(marked, bit));

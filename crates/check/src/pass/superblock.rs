@@ -1,4 +1,4 @@
-//! The copies of the superblock: which is current, and what is wrong with the others.
+//! The copies of the superblock: selects the current one, and checks the others.
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
 use format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError, without_rest};
@@ -6,12 +6,13 @@ use format::text::shown;
 use storage::device::SharedDevice;
 use storage::pool::{PoolError, SuperblockReport, read_superblock};
 
-use crate::report::Finding;
-use crate::{Check, Stop};
+use crate::context::{Check, CheckError};
+use crate::reader::regions_have_places;
+use crate::report::DefectFinding;
 use format::defect::{Defect, DefectCode};
 
-/// Reads the superblock; refuses one whose pool can't be checked.
-pub(crate) fn open(device: &SharedDevice) -> Result<SuperblockReport, Stop> {
+/// Reads the superblock; refuses one whose pool cannot be checked.
+pub(crate) fn open(device: &SharedDevice) -> Result<SuperblockReport, CheckError> {
     let found = read_superblock(device.as_ref())?;
     if !regions_have_places(&found.current.geometry) {
         let (device, field) = (device.info().name.clone(), "regions past 16 TiB");
@@ -21,7 +22,6 @@ pub(crate) fn open(device: &SharedDevice) -> Result<SuperblockReport, Stop> {
     Ok(found)
 }
 
-/// Returns what a report of the pool begins with.
 pub(crate) fn title(device: &SharedDevice, superblock: &Superblock) -> String {
     let label: Vec<u8> = superblock.label.into_iter().take_while(|&byte| byte != 0).collect();
     let label = shown(&label);
@@ -29,37 +29,37 @@ pub(crate) fn title(device: &SharedDevice, superblock: &Superblock) -> String {
     format!("check of {}: pool {label}{}", device.info().name, superblock.pool_id)
 }
 
-/// Notes what is wrong with the copies that are not the current one.
-pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
+pub(crate) fn run(check: &mut Check<'_>) -> Result<(), CheckError> {
     let (device_bytes, pool_bytes) = (check.reader.device_bytes(), pool_bytes(check));
     if device_bytes > pool_bytes {
         check.report.notes.push(format!(
-            "the device has {} bytes more than the pool uses (holdfast device grow)",
+            "the device has {} bytes more than the pool uses (`holdfast device grow POOL` uses \
+             them)",
             device_bytes - pool_bytes
         ));
     }
     for copy in 0..SUPERBLOCK_COPIES {
         let at = Geometry::superblock_offset(device_bytes, copy);
         let Some(defect) = defect_at(check, at, copy) else { continue };
-        // The last copies lie at the end: of the device as it was, or as it is.
+        // The last copies are at the device's end, before or after it was enlarged.
         let before = Geometry::superblock_offset(pool_bytes, copy);
         let defect = if before == at { Some(defect) } else { defect_at(check, before, copy) };
         let Some(defect) = defect else { continue };
         let defect = Defect { what: format!("copy {copy}: {}", defect.what), ..defect };
-        check.report.note(Finding { defect, path: None, device_offset: Some(before) });
+        check.report.note(DefectFinding { defect, path: None, device_offset: Some(before) });
     }
     Ok(())
 }
 
 fn pool_bytes(check: &Check<'_>) -> u64 {
     let geometry = &check.superblock.current.geometry;
-    // Of several disk groups the labels lie behind the last.
+    // With several disk groups the last copies are behind the last group, at the device's end.
     let is_one = geometry.added.is_empty() && geometry.main_first == 0;
     if is_one { geometry.device_bytes } else { check.reader.device_bytes() }
 }
 
-/// Says what is wrong with the copy at `offset`, if anything. A pool that was not closed may have
-/// older copies: they are written in turn.
+/// Returns the defect of the copy at `offset`, if any. Copies are written in turn, so a pool that
+/// was not closed may have older ones.
 fn defect_at(check: &Check<'_>, offset: u64, copy: u16) -> Option<Defect> {
     let current = &check.superblock.current;
     let bytes = match check.reader.read(offset, SUPERBLOCK_BYTES) {
@@ -78,16 +78,6 @@ fn defect_at(check: &Check<'_>, offset: u64, copy: u16) -> Option<Defect> {
         Ok(_) => None,
         Err(error) => Some(error.into()),
     }
-}
-
-/// Whether every page of the fixed regions has a place: pages are counted in 32 bits.
-pub fn regions_have_places(geometry: &Geometry) -> bool {
-    let ends = [
-        geometry.groups_offset,
-        geometry.journal_offset.saturating_add(geometry.journal_bytes),
-        geometry.double_write_offset.saturating_add(geometry.double_write_pages * 2 * 4096),
-    ];
-    ends.iter().all(|&end| end <= u64::from(u32::MAX) * 4096)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The totals of the pool, in the root of the group table, against what was found.
+//! Compares the totals of the pool, in the root of the group table, with the sums.
 
 use format::defect::{DefectCode, Subject};
 use format::group::{
@@ -8,26 +8,25 @@ use format::group::{
 use format::ids::{AnodeNo, FilesetId};
 use format::page::{PageKind, PageOwner, read_u64};
 
+use crate::context::{Check, CheckError};
 use crate::convert::to_u64;
-use crate::reader::PageWanted;
-use crate::{Check, Stop};
+use crate::reader::PageRequest;
 
 const POOL: Subject = Subject { fileset: FilesetId(0), anode: AnodeNo(0) };
 
-/// Compares the totals.
-pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
+pub(crate) fn run(check: &mut Check<'_>) -> Result<(), CheckError> {
     if check.is_incomplete {
         return Ok(());
     }
     let fragments_used = check.report.totals.fragments;
     let groups = check.space.groups.values();
     let groups_used = to_u64(groups.filter(|space| space.is_initialised).count());
-    let wanted = PageWanted {
+    let wanted = PageRequest {
         place: check.reader.geometry.group_table_root_place(),
         kind: PageKind::GroupTableRoot,
         owner: Some(PageOwner::default()),
     };
-    // The first pass has read and verified it, so it is there unless it changes under the check.
+    // The pass `groups` has verified this page.
     let Ok(root) = check.reader.read_page(&wanted) else { return Ok(()) };
     let pairs = [
         ("fragments in use", TOTAL_FRAGMENTS_USED_OFFSET, fragments_used),

@@ -1,7 +1,7 @@
-//! What the double-write area holds for the next mount: a whole group that is not home yet.
+//! The double-write area: a whole group that is not yet written back.
 //!
-//! What can't be read is no whole group: the log has every byte of those that a checkpoint takes
-//! home, and LSN pages that do not verify begin anew.
+//! An unreadable group counts as incomplete: the log has every byte of a checkpoint's pages, and
+//! LSN pages that do not verify are rebuilt.
 
 use format::defect::DefectCode;
 use format::double_write::DoubleWriteHead;
@@ -10,13 +10,13 @@ use format::journal::JournalHead;
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, page_crc, page_lsn};
 use storage::device::DeviceError;
 
-use super::{Replay, page_of};
+use super::{OverlayReplay, page_of};
 use crate::convert::to_u64;
-use crate::reader::Reader;
+use crate::reader::PoolReader;
 
-impl Replay<'_> {
-    /// Takes what is in the double-write area, if it holds a whole group that is not home yet: the
-    /// places of one that is may be something else by now.
+impl OverlayReplay<'_> {
+    /// Applies a whole group that is not recorded as written back. Older groups are ignored,
+    /// because their places may have been reused.
     pub(super) fn double_write(&mut self, head: &JournalHead) {
         let Some((_, group)) = self.newest_group(head) else { return };
         for (place, copy) in group {
@@ -38,13 +38,12 @@ impl Replay<'_> {
         }
     }
 
-    /// Returns the group that is not home, of several devices the newest that one has whole.
-    fn newest_group(&mut self, head: &JournalHead) -> Option<Group> {
+    fn newest_group(&mut self, head: &JournalHead) -> Option<DoubleWriteGroup> {
         let log = self.reader.fixed.take();
         let copies = self.reader.fixed_copies(self.reader.geometry.double_write_offset);
         let copies =
             if copies.is_empty() { vec![None] } else { copies.into_iter().map(Some).collect() };
-        let mut newest: Option<Group> = None;
+        let mut newest: Option<DoubleWriteGroup> = None;
         for copy in copies {
             self.reader.fixed = copy;
             match group_of(self.reader, head) {
@@ -63,14 +62,16 @@ impl Replay<'_> {
     }
 }
 
-/// The sequence of a group, and its pages.
-type Group = (u64, Vec<(Place, PageBytes)>);
+type DoubleWriteGroup = (u64, Vec<(Place, PageBytes)>);
 
-/// The sequence of a group, and where each page of it belongs, with its checksum.
-type Listed = (u64, Vec<(Place, u32)>);
+/// Sequence of a group, with places and checksums of its pages.
+type DoubleWriteListing = (u64, Vec<(Place, u32)>);
 
-/// Returns the group in the double-write area; `None` if there is no whole one that is not home.
-fn group_of(reader: &Reader, journal: &JournalHead) -> Result<Option<Group>, DeviceError> {
+/// Returns the group in the area; `None` if it is incomplete or written back.
+fn group_of(
+    reader: &PoolReader,
+    journal: &JournalHead,
+) -> Result<Option<DoubleWriteGroup>, DeviceError> {
     let Some((sequence, entries)) = entries_of(reader, journal)? else { return Ok(None) };
     let mut pages = Vec::new();
     for (index, (place, crc)) in (0..).zip(entries) {
@@ -84,9 +85,10 @@ fn group_of(reader: &Reader, journal: &JournalHead) -> Result<Option<Group>, Dev
     Ok(Some((sequence, pages)))
 }
 
-/// Returns what the heads of the double-write area list, if they are of one whole group, and its
-/// sequence.
-fn entries_of(reader: &Reader, journal: &JournalHead) -> Result<Option<Listed>, DeviceError> {
+fn entries_of(
+    reader: &PoolReader,
+    journal: &JournalHead,
+) -> Result<Option<DoubleWriteListing>, DeviceError> {
     let geometry = &reader.geometry;
     let mut entries = Vec::new();
     let mut group: Option<(u64, u64)> = None;

@@ -1,12 +1,11 @@
-//! The log as it lies on a device: its heads, its chunks, where it ends, and whether more was
-//! durable than is there.
+//! The log on a device: its heads, its chunks, its end, and proofs that more was durable.
 //!
-//! # What can't be read
+//! # Unreadable sectors
 //!
-//! A copy of a head that can't be read is one that does not verify: each head has two. A page of
-//! the ring that can't be read costs the log where the log may go on in it: its bytes may be what
-//! was acknowledged. Any other is of an older lap, or lies behind the end, and is passed over; but
-//! while a head is missing each is asked whether it tells of it (L4).
+//! Each head has two copies, so an unreadable copy counts as one that does not verify. The log is
+//! lost if it may continue in an unreadable page of the ring, because the bytes there may have been
+//! acknowledged. Other unreadable pages are of an older lap or behind the end, and are skipped.
+//! While a head is missing they count, because a chunk there may refer to that head (L4).
 
 use format::defect::DefectCode;
 use format::geometry::JOURNAL_HEADS;
@@ -15,76 +14,66 @@ use format::journal::{CHUNK_BYTES_MAX, CHUNK_HEADER_BYTES, ChunkHeader, JournalH
 use format::page::PAGE_BYTES;
 use storage::device::DeviceError;
 
-use super::{Chunk, page_of};
+use super::{ReplayedChunk, page_of};
 use crate::convert::{to_u64, to_usize};
-use crate::reader::{ReadError, Reader};
+use crate::reader::{PoolReader, ReadError};
 
-/// Chunks lie at multiples of the smallest sector.
 const SECTOR_BYTES: u64 = 512;
-/// Bytes that the search for chunks behind the end of the log reads at once: what stays in the
-/// cache of a processor while it is looked at.
+/// Bytes searched at a time: they fit in a processor's cache.
 const SCAN_BYTES: usize = 64 << 10;
 
-/// Why a log does not give the state that was last durable.
+/// Why a log does not lead to the last durable state.
 #[derive(Clone, Debug)]
-pub(super) struct Lost {
+pub(super) struct LogLoss {
     pub(super) code: DefectCode,
     pub(super) device_offset: Option<u64>,
     pub(super) what: String,
-    /// The head, and the position in the log, that must have been durable.
+    /// Head sequence and position that must have been durable; zeros if unknown.
     pub(super) proven: (u64, Lsn),
 }
 
-/// The heads of a log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heads {
+pub(super) struct LogHeads {
     pub(super) newest: JournalHead,
-    /// No copy of the other head verifies: it may have been newer.
+    /// No copy of the other head verifies, and that head may have been newer.
     pub(super) is_in_doubt: bool,
 }
 
-/// A log, and what is wrong with it.
 #[derive(Clone, Debug)]
-pub(super) struct Log {
+pub(super) struct DeviceLog {
     pub(super) head: JournalHead,
-    /// Where it ends, as far as it can be read.
     pub(super) end: Lsn,
-    pub(super) lost: Option<Lost>,
-    /// Whether it may go on at its end, in what can't be read.
+    pub(super) lost: Option<LogLoss>,
+    /// Whether the log may continue behind `end`, in unreadable sectors.
     pub(super) is_cut: bool,
-    /// Pages behind its end that can't be read.
     pub(super) passed_over: u64,
 }
 
-impl Lost {
-    /// What the device said of a page in which the log may go on.
-    pub(super) fn unread(reader: &Reader, at: Lsn, error: &DeviceError) -> Lost {
+impl LogLoss {
+    pub(super) fn unread(reader: &PoolReader, at: Lsn, error: &DeviceError) -> LogLoss {
         let what = format!("{error}: the log may go on there, at {at}");
-        Lost::of(DefectCode::IO001, offset_of(reader, at), what)
+        LogLoss::of(DefectCode::IO001, offset_of(reader, at), what)
     }
 
-    /// One that proves of nothing that it was durable.
-    fn of(code: DefectCode, device_offset: u64, what: String) -> Lost {
-        Lost { code, device_offset: Some(device_offset), what, proven: (0, Lsn(0)) }
+    /// Returns a loss that does not prove how much was durable.
+    fn of(code: DefectCode, device_offset: u64, what: String) -> LogLoss {
+        LogLoss { code, device_offset: Some(device_offset), what, proven: (0, Lsn(0)) }
     }
 
-    /// Whether it proves that more was durable than `log` has.
-    pub(super) fn tells_of_more_than(&self, log: &Log) -> bool {
+    pub(super) fn tells_of_more_than(&self, log: &DeviceLog) -> bool {
         self.proven.0 > log.head.sequence || self.proven.1 > log.end
     }
 }
 
-impl Log {
-    /// Follows the log from its newest head to its end, and looks behind that.
-    pub(super) fn find(reader: &Reader) -> Result<Log, Lost> {
-        Ok(Log::from_head(reader, &read_heads(reader)?))
+impl DeviceLog {
+    pub(super) fn find(reader: &PoolReader) -> Result<DeviceLog, LogLoss> {
+        Ok(DeviceLog::from_head(reader, &read_heads(reader)?))
     }
 
-    /// As [`Log::find`], from the newest of `heads` on.
-    pub(super) fn from_head(reader: &Reader, heads: &Heads) -> Log {
+    pub(super) fn from_head(reader: &PoolReader, heads: &LogHeads) -> DeviceLog {
         let head = heads.newest;
-        let mut log = Log { head, end: head.tail, lost: None, is_cut: false, passed_over: 0 };
-        let mut chunks = Chunks::of(reader, &head);
+        let mut log = DeviceLog { head, end: head.tail, lost: None, is_cut: false, passed_over: 0 };
+        let mut chunks = LogChunkCursor::of(reader, &head);
         let walked = loop {
             match chunks.read_next(reader) {
                 Ok(Some(_)) => {}
@@ -96,33 +85,34 @@ impl Log {
         match walked {
             Ok(()) => log.look_behind(reader, heads),
             Err(error) => {
-                log.lost = Some(Lost::unread(reader, log.end, &error));
+                log.lost = Some(LogLoss::unread(reader, log.end, &error));
                 log.is_cut = true;
             }
         }
         log
     }
 
-    /// Whether the log of a pool that was closed ends at its head, and the head is the newest.
-    pub(super) fn is_at_rest(reader: &Reader) -> Result<bool, Lost> {
+    /// Returns whether the log of a closed pool ends at its head, and that head is the newest.
+    pub(super) fn is_at_rest(reader: &PoolReader) -> Result<bool, LogLoss> {
         let heads = read_heads(reader)?;
         let head = heads.newest;
         let next = read_chunk(reader, head.tail)
-            .map_err(|error| Lost::unread(reader, head.tail, &error))?;
+            .map_err(|error| LogLoss::unread(reader, head.tail, &error))?;
         if next.is_some_and(|(_, next)| next.header.previous_crc == head.previous_crc) {
             return Ok(false);
         }
         if heads.is_in_doubt {
-            let mut log = Log { head, end: head.tail, lost: None, is_cut: false, passed_over: 0 };
+            let mut log =
+                DeviceLog { head, end: head.tail, lost: None, is_cut: false, passed_over: 0 };
             log.look_behind(reader, &heads);
             log.lost.map_or(Ok(()), Err)?;
         }
         Ok(true)
     }
 
-    /// Looks in the whole ring for a chunk that was written after more was durable (L3), or after a
-    /// head that is not there any more (L4).
-    fn look_behind(&mut self, reader: &Reader, heads: &Heads) {
+    /// Searches the ring for a chunk that proves more was durable (L3) or refers to a newer head
+    /// (L4).
+    fn look_behind(&mut self, reader: &PoolReader, heads: &LogHeads) {
         let (ring_offset, ring_bytes) = ring(reader);
         let mut at = 0;
         while at < ring_bytes {
@@ -138,8 +128,13 @@ impl Log {
         }
     }
 
-    /// As `look_in`, page by page, for one bad sector must not stand for its neighbours.
-    fn look_in_pages(&mut self, reader: &Reader, (from, length): (u64, usize), is_in_doubt: bool) {
+    /// Searches page by page, so that a bad sector does not hide its neighbours.
+    fn look_in_pages(
+        &mut self,
+        reader: &PoolReader,
+        (from, length): (u64, usize),
+        is_in_doubt: bool,
+    ) {
         let ring_offset = ring(reader).0;
         for start in (0..length).step_by(PAGE_BYTES) {
             let at = from + to_u64(start);
@@ -147,7 +142,7 @@ impl Log {
                 Ok(bytes) => self.look_in(reader, at, &bytes),
                 Err(error) if is_in_doubt => {
                     let what = format!("{error}: it may tell of the head that is lost");
-                    self.lost = Some(Lost::of(DefectCode::IO001, ring_offset + at, what));
+                    self.lost = Some(LogLoss::of(DefectCode::IO001, ring_offset + at, what));
                 }
                 Err(_) => self.passed_over += 1,
             }
@@ -157,8 +152,7 @@ impl Log {
         }
     }
 
-    /// Looks at what lies from byte `from` of the ring on.
-    fn look_in(&mut self, reader: &Reader, from: u64, bytes: &[u8]) {
+    fn look_in(&mut self, reader: &PoolReader, from: u64, bytes: &[u8]) {
         let ring_bytes = ring(reader).1;
         let sectors = bytes.chunks(to_usize(SECTOR_BYTES));
         for (position, sector) in (from..).step_by(to_usize(SECTOR_BYTES)).zip(sectors) {
@@ -179,36 +173,34 @@ impl Log {
                     return;
                 }
                 Err(error) => {
-                    self.lost = Some(Lost::unread(reader, header.lsn, &error));
+                    self.lost = Some(LogLoss::unread(reader, header.lsn, &error));
                     return;
                 }
             }
         }
     }
 
-    /// Returns what a chunk tells of that is not there.
-    fn told_by(&self, reader: &Reader, header: &ChunkHeader) -> Lost {
+    fn told_by(&self, reader: &PoolReader, header: &ChunkHeader) -> LogLoss {
         if header.head > self.head.sequence {
             let what = format!(
                 "the newest head that verifies is {}, but the chunk at {} was written after head \
                  {} was durable",
                 self.head.sequence, header.lsn, header.head
             );
-            let lost = Lost::of(DefectCode::JR006, reader.geometry.journal_offset, what);
-            return Lost { proven: (header.head, Lsn(0)), ..lost };
+            let lost = LogLoss::of(DefectCode::JR006, reader.geometry.journal_offset, what);
+            return LogLoss { proven: (header.head, Lsn(0)), ..lost };
         }
         let what = format!(
             "the log ends at {}, but the chunk at {} says that all before {} was durable",
             self.end, header.lsn, header.flushed
         );
-        let lost = Lost::of(DefectCode::JR002, offset_of(reader, self.end), what);
-        Lost { proven: (0, header.flushed), ..lost }
+        let lost = LogLoss::of(DefectCode::JR002, offset_of(reader, self.end), what);
+        LogLoss { proven: (0, header.flushed), ..lost }
     }
 }
 
-/// Reads the copies of the heads. Where they can't be read at once each is tried alone: one bad
-/// sector is one copy.
-pub(crate) fn copies_of_heads(reader: &Reader) -> Vec<Result<JournalHead, ReadError>> {
+/// Reads the copies of the heads, one by one if need be: one bad sector costs one copy.
+pub(crate) fn copies_of_heads(reader: &PoolReader) -> Vec<Result<JournalHead, ReadError>> {
     let first = reader.geometry.journal_offset;
     let all = reader.read_fixed(first, to_usize(JOURNAL_HEADS) * PAGE_BYTES);
     let decode = |slot: u64| {
@@ -222,7 +214,7 @@ pub(crate) fn copies_of_heads(reader: &Reader) -> Vec<Result<JournalHead, ReadEr
     (0..JOURNAL_HEADS).map(decode).collect()
 }
 
-pub(super) fn read_heads(reader: &Reader) -> Result<Heads, Lost> {
+pub(super) fn read_heads(reader: &PoolReader) -> Result<LogHeads, LogLoss> {
     let copies = copies_of_heads(reader);
     let heads = || copies.iter().flatten();
     let Some(&newest) = heads().max_by_key(|head| head.sequence) else {
@@ -234,33 +226,33 @@ pub(super) fn read_heads(reader: &Reader) -> Result<Heads, Lost> {
             Some(error) => (DefectCode::IO001, error),
             None => (DefectCode::JR001, "no head verifies".to_owned()),
         };
-        return Err(Lost::of(code, reader.geometry.journal_offset, what));
+        return Err(LogLoss::of(code, reader.geometry.journal_offset, what));
     };
     let is_in_doubt = heads().all(|head| head.first_slot() == newest.first_slot());
-    Ok(Heads { newest, is_in_doubt })
+    Ok(LogHeads { newest, is_in_doubt })
 }
 
-/// Follows the chunks of a log from its tail on.
-pub(super) struct Chunks {
-    /// Where the next one would be.
+pub(super) struct LogChunkCursor {
     pub(super) next: Lsn,
     previous_crc: u32,
     end: Lsn,
 }
 
-impl Chunks {
-    pub(super) fn of(reader: &Reader, head: &JournalHead) -> Chunks {
-        // No more than one round of the ring: past it, chunks would be overwritten ones.
+impl LogChunkCursor {
+    pub(super) fn of(reader: &PoolReader, head: &JournalHead) -> LogChunkCursor {
         let end = Lsn(head.tail.0.saturating_add(ring(reader).1));
-        Chunks { next: head.tail, previous_crc: head.previous_crc, end }
+        LogChunkCursor { next: head.tail, previous_crc: head.previous_crc, end }
     }
 
-    /// Returns the next chunk that has records; `None`: the log ends at `next`.
+    /// Returns the next chunk with records; `None` if the log ends at `next`.
     ///
     /// # Errors
     ///
-    /// What the device said; the log may go on at `next`.
-    pub(super) fn read_next(&mut self, reader: &Reader) -> Result<Option<Chunk>, DeviceError> {
+    /// The device's error; the log may continue at `next`.
+    pub(super) fn read_next(
+        &mut self,
+        reader: &PoolReader,
+    ) -> Result<Option<ReplayedChunk>, DeviceError> {
         while self.next < self.end {
             let found = read_chunk(reader, self.next)?;
             let Some((crc, chunk)) =
@@ -278,9 +270,9 @@ impl Chunks {
     }
 }
 
-/// Reads the chunk whose position is `lsn`, and its checksum; `None` if there is no whole one. Of
-/// one of an older lap no more than its header is read.
-fn read_chunk(reader: &Reader, lsn: Lsn) -> Result<Option<(u32, Chunk)>, DeviceError> {
+/// Returns the chunk at `lsn` and its checksum, if whole. Reads only the header of an older lap's
+/// chunk.
+fn read_chunk(reader: &PoolReader, lsn: Lsn) -> Result<Option<(u32, ReplayedChunk)>, DeviceError> {
     let (ring_offset, ring_bytes) = ring(reader);
     let at = lsn.0 % ring_bytes;
     let left = ring_bytes - at;
@@ -296,18 +288,18 @@ fn read_chunk(reader: &Reader, lsn: Lsn) -> Result<Option<(u32, Chunk)>, DeviceE
         return Ok(None);
     }
     let bytes = reader.read_fixed(ring_offset + at, to_usize(covered))?;
-    Ok(ChunkHeader::decode(&bytes, reader.pool_id)
-        .map(|(crc, header, payload)| (crc, Chunk { lsn, header, payload: payload.to_vec() })))
+    Ok(ChunkHeader::decode(&bytes, reader.pool_id).map(|(crc, header, payload)| {
+        (crc, ReplayedChunk { lsn, header, payload: payload.to_vec() })
+    }))
 }
 
-/// Returns where the ring begins on the device, and how long it is.
-fn ring(reader: &Reader) -> (u64, u64) {
+fn ring(reader: &PoolReader) -> (u64, u64) {
     let geometry = &reader.geometry;
     let heads = JOURNAL_HEADS * to_u64(PAGE_BYTES);
     (geometry.journal_offset + heads, geometry.journal_bytes.saturating_sub(heads).max(1))
 }
 
-fn offset_of(reader: &Reader, lsn: Lsn) -> u64 {
+fn offset_of(reader: &PoolReader, lsn: Lsn) -> u64 {
     let (ring_offset, ring_bytes) = ring(reader);
     ring_offset + lsn.0 % ring_bytes
 }

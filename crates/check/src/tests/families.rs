@@ -1,5 +1,5 @@
-//! Filesets that share what a clone holds: what is their own is held against the bytes, and belongs
-//! to nobody else.
+//! Filesets that share blocks with a snapshot: their own pointers are verified, and their own
+//! fragments have no other owner.
 
 use format::anode::{Anode, page_and_slot, slot_offset};
 use format::defect::DefectCode;
@@ -9,16 +9,15 @@ use format::map;
 use format::page::PageBytes;
 
 use super::check;
-use super::image::{BIG, CLONE_EPOCH, Image, SMALL};
+use super::image::{BIG, SMALL, SNAPSHOT_EPOCH, TestImage};
 
-fn codes_of(image: &Image) -> Vec<DefectCode> {
+fn codes_of(image: &TestImage) -> Vec<DefectCode> {
     let mut codes: Vec<DefectCode> =
         check(image).findings.iter().map(|finding| finding.defect.code).collect();
     codes.sort_unstable();
     codes
 }
 
-/// Changes a fileset entry.
 fn edit_entry(page: &mut PageBytes, slot: usize, change: impl FnOnce(&mut Fileset)) {
     let range = slot_offset(slot)..slot_offset(slot + 1);
     let number = u32::try_from(slot).expect("few");
@@ -30,16 +29,16 @@ fn edit_entry(page: &mut PageBytes, slot: usize, change: impl FnOnce(&mut Filese
 
 #[test]
 fn a_healthy_family_is_clean() {
-    let report = check(&Image::with_clone());
+    let report = check(&TestImage::with_snapshot());
     assert!(report.is_clean(), "{}", report.to_text());
 }
 
-/// Goal: a pointer that a fileset has of its own is held against the bytes, though a clone holds
-/// the block as well. Method: in a leaf that was written since, a checksum that is another, and two
-/// pointers whose places are exchanged.
+/// Goal: a fileset's own pointer to a block is verified, even if a snapshot has the block too.
+/// Method: in a leaf written after the snapshot, a wrong checksum, and two pointers with exchanged
+/// places.
 #[test]
-fn own_pointers_to_what_a_clone_holds_are_verified() {
-    let image = Image::with_clone();
+fn own_pointers_to_what_a_snapshot_holds_are_verified() {
+    let image = TestImage::with_snapshot();
     image.edit(image.places[&(BIG, u64::MAX)], |leaf| {
         let slot = map::page_slot(3, 0);
         let mut pointer = map::pointer_at(leaf, slot).expect("a block");
@@ -48,7 +47,7 @@ fn own_pointers_to_what_a_clone_holds_are_verified() {
     });
     assert_eq!(codes_of(&image), [DefectCode::MP005]);
 
-    let image = Image::with_clone();
+    let image = TestImage::with_snapshot();
     image.edit(image.places[&(BIG, u64::MAX)], |leaf| {
         let slots = [map::page_slot(3, 0), map::page_slot(4, 0)];
         let [mut third, mut fourth] =
@@ -60,13 +59,13 @@ fn own_pointers_to_what_a_clone_holds_are_verified() {
     assert_eq!(codes_of(&image), [DefectCode::MP005; 2]);
 }
 
-/// Goal: what is a fileset's own is nobody else's, also where one of the two is being freed.
-/// Method: a deleted fileset of the family, and one of no family, that has the table of the one in
-/// use.
+/// Goal: fragments of one fileset are not accepted in another, even if one of the two is being
+/// freed. Method: a deleted fileset, of the same family or of another, has the table of the fileset
+/// in use.
 #[test]
 fn what_is_freed_of_one_fileset_is_not_anothers() {
     for is_related in [true, false] {
-        let image = Image::with_clone();
+        let image = TestImage::with_snapshot();
         image.edit(image.places[&(u64::MAX, 0)], |page| {
             let entry = page[slot_offset(0)..].first_chunk().expect("a slot");
             let used = Fileset::decode(entry, 0).expect("whole").expect("in use");
@@ -85,17 +84,18 @@ fn what_is_freed_of_one_fileset_is_not_anothers() {
     }
 }
 
-/// Goal: what a fileset that is being received has of its own is verified. Method: the fileset that
-/// has a clone is one; a block that it has alone has another checksum, and its clone is nobody's.
+/// Goal: the own blocks of a fileset that is being received are verified. Method: the fileset with
+/// a snapshot is marked as receiving, and one of its own blocks gets a wrong checksum. Its snapshot
+/// then belongs to no fileset in use (FS009).
 #[test]
 fn blocks_of_what_is_being_received_are_verified() {
     for (is_spoilt, expected) in
         [(false, &[DefectCode::FS009][..]), (true, &[DefectCode::MP005, DefectCode::FS009][..])]
     {
-        let image = Image::with_clone();
+        let image = TestImage::with_snapshot();
         image.edit(image.places[&(u64::MAX, 0)], |page| {
             edit_entry(page, 0, |fileset| {
-                assert_eq!(fileset.shared_epoch, CLONE_EPOCH);
+                assert_eq!(fileset.shared_epoch, SNAPSHOT_EPOCH);
                 fileset.state = FilesetState::Receiving(Cursor::START);
             });
         });
@@ -110,19 +110,19 @@ fn blocks_of_what_is_being_received_are_verified() {
     }
 }
 
-/// Goal: an anode of one fileset that says a wrong count hides no wrong sum of another. Method: an
-/// anode of a clone, and the sum of the fileset that it was taken from.
+/// Goal: a wrong count in an anode of one fileset does not hide a wrong sum of another. Method: an
+/// anode of a snapshot, and the sum of the snapshot's fileset.
 #[test]
 fn a_wrong_anode_of_one_fileset_mutes_no_other() {
-    let image = Image::with_clone();
+    let image = TestImage::with_snapshot();
     let mut table = None;
     image.edit(image.places[&(u64::MAX, 0)], |page| {
-        edit_entry(page, 1, |clone| table = Some(clone.table_anode()));
+        edit_entry(page, 1, |snapshot| table = Some(snapshot.table_anode()));
         page[counts_offset(0)] ^= 1;
     });
     let (index, slot) = page_and_slot(AnodeNo(SMALL));
     let index = usize::try_from(index).expect("small");
-    let pointer = table.expect("a clone").root_pointer(index).expect("a page");
+    let pointer = table.expect("a snapshot").root_pointer(index).expect("a page");
     let range = slot_offset(slot)..slot_offset(slot + 1);
     image.edit(pointer.place, |page| {
         let bytes = page[range.clone()].first_chunk().expect("a slot");

@@ -1,5 +1,5 @@
-//! Metadata that is wrong under good checksums: the checker, the dump and the explanation never
-//! panic, never run without end, and never take more memory than they may.
+//! Damaged metadata with good checksums: the checker, the dump and the explanation never panic, run
+//! forever, or exceed their memory.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -11,15 +11,15 @@ use runtime::prng::Prng;
 use storage::device::SharedDevice;
 
 use super::Bounded;
-use super::image::{BIG, Image, SMALL};
+use super::image::{BIG, SMALL, TestImage};
 use super::replayed::{OWNER, open, put_links};
-use crate::{Options, run};
-use inspect::dump::{Target, dump};
-use inspect::explain::{Whose, explain_offset, explain_path};
+use crate::{CheckOptions, run};
+use inspect::dump::{DumpTarget, dump};
+use inspect::explain::{FilesetSelector, explain_offset, explain_path};
 
 const SEEDS: u64 = 1500;
 
-fn bounded(image: &Image) -> SharedDevice {
+fn bounded(image: &TestImage) -> SharedDevice {
     Arc::new(Bounded { below: image.device.clone(), reads: AtomicU64::new(0) })
 }
 
@@ -56,7 +56,7 @@ pub(super) fn restamp_slots(bytes: &mut PageBytes) {
     }
 }
 
-pub(super) fn metadata_places(image: &Image) -> Vec<Place> {
+pub(super) fn metadata_places(image: &TestImage) -> Vec<Place> {
     let geometry = &image.geometry;
     let mut places: Vec<Place> = image
         .places
@@ -69,14 +69,14 @@ pub(super) fn metadata_places(image: &Image) -> Vec<Place> {
         places.push(geometry.free_map_place(group, 0));
         places.push(geometry.usage_place(group, 0));
     }
-    places.push(geometry.root_place());
+    places.push(geometry.group_layout().root_place());
     places.push(geometry.group_table_root_place());
     places.push(geometry.group_table_place(0));
     places
 }
 
-fn examine(image: &Image) {
-    let options = Options { memory_bytes_max: 32 << 20, ..Options::default() };
+fn examine(image: &TestImage) {
+    let options = CheckOptions { memory_bytes_max: 32 << 20, ..CheckOptions::default() };
     let report = run(bounded(image), options, &mut |_| {});
     assert!([0, 4, 8].contains(&report.exit_code()));
     let _ = (report.to_text(), report.to_json());
@@ -84,7 +84,7 @@ fn examine(image: &Image) {
 
 #[test]
 fn changed_metadata_under_good_checksums_is_survived() {
-    let images = [Image::new(4096), Image::new(1024)];
+    let images = [TestImage::new(4096), TestImage::new(1024)];
     let places = [metadata_places(&images[0]), metadata_places(&images[1])];
     let mut found = 0;
     for seed in 0..SEEDS {
@@ -103,30 +103,30 @@ fn changed_metadata_under_good_checksums_is_survived() {
             image.write_page(place, &bytes);
             before.push((place, whole));
         }
-        let options = Options { memory_bytes_max: 32 << 20, ..Options::default() };
+        let options = CheckOptions { memory_bytes_max: 32 << 20, ..CheckOptions::default() };
         let report = run(bounded(image), options, &mut |_| {});
         found += u64::from(!report.is_clean());
         let _ = (report.to_text(), report.to_json());
         let (place, _) = before[0];
-        let _ = dump(&bounded(image), Target::Page(place));
-        let _ = explain_path(&bounded(image), Whose::First, b"/dir/hard", None);
+        let _ = dump(&bounded(image), DumpTarget::Page(place));
+        let _ = explain_path(&bounded(image), FilesetSelector::First, b"/dir/hard", None);
         let _ = explain_offset(&bounded(image), image.offset(image.places[&(BIG, 4)]));
         for (place, whole) in before.into_iter().rev() {
             image.write_page(place, &whole);
         }
     }
-    // Most of a page is zero or free, and many changes put zeros over zeros.
+    // Most of a page is zero or free, so many changes put zeros over zeros.
     assert!(found > SEEDS / 3, "only {found} of {SEEDS} changes were noticed");
     assert!(super::check(&images[0]).is_clean(), "the image was not put back");
 }
 
 #[test]
 fn changed_superblocks_under_good_checksums_are_survived() {
-    let image = Image::new(4096);
+    let image = TestImage::new(4096);
     for seed in 0..SEEDS {
         let mut prng = Prng::from_seed(seed);
         let mut bytes = image.superblock.encode(0);
-        // Most of what is behind the fields is zero, so aim at the fields.
+        // Most of the bytes behind the fields are zero, so aim at the fields.
         let end = if prng.below(2) == 0 { 304 } else { PAGE_BYTES + 512 };
         mutate(&mut prng, &mut bytes[16..end]);
         bytes[32..40].copy_from_slice(&99_u64.to_le_bytes());
@@ -136,8 +136,8 @@ fn changed_superblocks_under_good_checksums_are_survived() {
             image.write_page(format::geometry::Geometry::fixed_place(index * 4096), page);
         }
         examine(&image);
-        let _ = dump(&bounded(&image), Target::Superblock(0));
-        let _ = dump(&bounded(&image), Target::Journal);
+        let _ = dump(&bounded(&image), DumpTarget::Superblock(0));
+        let _ = dump(&bounded(&image), DumpTarget::Journal);
     }
 }
 
@@ -145,7 +145,7 @@ fn changed_superblocks_under_good_checksums_are_survived() {
 fn changed_logs_under_good_checksums_are_survived() {
     for seed in 0..SEEDS / 5 {
         let mut prng = Prng::from_seed(seed);
-        let mut image = Image::new(4096);
+        let mut image = TestImage::new(4096);
         let mut payload = Vec::new();
         put_links(&image, &mut payload, 7, 1, true);
         put_links(&image, &mut payload, 8, 2, false);
@@ -161,7 +161,7 @@ fn changed_logs_under_good_checksums_are_survived() {
         let mut log = open(&mut image);
         log.write(&image, &payload);
         examine(&image);
-        let _ = dump(&bounded(&image), Target::Journal);
+        let _ = dump(&bounded(&image), DumpTarget::Journal);
     }
     const { assert!(CHUNK_HEADER_BYTES.is_multiple_of(8)) };
 }

@@ -1,4 +1,4 @@
-//! A pool made by hand, so that the checker is tested before and without an engine.
+//! A hand-made pool, so that tests of the checker need no engine.
 //!
 //! ```text
 //!   /a               empty                      /dir/sub/         empty
@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, QUOTA_ANODE, StorageMode, page_and_slot, slot_offset};
-use format::attributes::{self, AttributeName, Namespace, ValueAt};
-use format::bitmap;
+use format::attributes::{self, AttributeName, AttributeValueLocation, Namespace};
 use format::directory::{self, NewDirent, cookie_of, hash_of, page_number};
 use format::fileset::{Fileset, FilesetState, NamePart, ROOT_FILESET, counts_offset};
 use format::geometry::{Geometry, GeometryOptions};
@@ -24,17 +23,17 @@ use format::group::{
 };
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
 use format::journal::JournalHead;
-use format::map;
 use format::members::{Layout, Member, Membership};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
 };
 use format::pointer::BlockPointer;
 use format::quota::{
-    Owned, QuotaHead, QuotaKind, QuotaLimits, QuotaRecord, QuotaState, record_offset,
+    QuotaCharge, QuotaHead, QuotaKind, QuotaLimits, QuotaRecord, QuotaState, record_offset,
 };
 use format::superblock::{Consistency, Superblock};
-use storage::device::{Device, MemoryDevice, Purpose};
+use format::{bitmap, map};
+use storage::device::{Device, IoPurpose, MemoryDevice};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::convert::{index_of, to_u64, to_usize};
@@ -42,7 +41,7 @@ use crate::convert::{index_of, to_u64, to_usize};
 const POOL_BYTES: u64 = 16 << 20;
 pub(crate) const POOL: PoolId = PoolId([0x5a; 16]);
 const SET: FilesetId = ROOT_FILESET;
-/// The numbers of the anodes that tests name.
+/// Numbers of the anodes that tests use.
 pub(crate) const ROOT: u64 = 1;
 pub(crate) const EMPTY: u64 = 16;
 pub(crate) const BIG: u64 = 17;
@@ -58,50 +57,50 @@ const ANODES_END: u64 = 27;
 /// Group whose segments hold data.
 const DATA_GROUP: u32 = 1;
 
-pub(crate) struct Image {
+pub(crate) struct TestImage {
     pub(crate) device: Arc<MemoryDevice>,
     pub(crate) geometry: Geometry,
     pub(crate) superblock: Superblock,
-    /// Where the table page of each anode, and each content page of a container, is.
+    /// Places of pages: the content pages of each container, and the pages of the anode table.
     pub(crate) places: BTreeMap<(u64, u64), Place>,
     used: BTreeMap<u32, Vec<bool>>,
     next: BTreeMap<u32, u32>,
     anodes: BTreeMap<u64, Anode>,
-    /// In which all is born that is made.
+    /// Birth of everything that is created.
     epoch: Epoch,
 }
 
-/// The epoch that takes the clone of [`Image::with_clone`].
-pub(crate) const CLONE_EPOCH: Epoch = Epoch(6);
+/// The epoch that takes the snapshot of [`TestImage::with_snapshot`].
+pub(crate) const SNAPSHOT_EPOCH: Epoch = Epoch(6);
 
-/// What an image has beside the files that each has.
+/// Additions to the standard image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beside {
+enum ImageExtras {
     Nothing,
     Quotas,
-    Clone,
+    Snapshot,
 }
 
-type Names = Vec<(Vec<u8>, u64)>;
+type TestImageNames = Vec<(Vec<u8>, u64)>;
 
-impl Image {
-    /// Returns a pool in which nothing is wrong.
-    pub(crate) fn new(fragment_bytes: u32) -> Image {
-        Image::make(fragment_bytes, Beside::Nothing)
+impl TestImage {
+    /// Returns a pool without defects.
+    pub(crate) fn new(fragment_bytes: u32) -> TestImage {
+        TestImage::make(fragment_bytes, ImageExtras::Nothing)
     }
 
-    /// As [`Image::new`], where users, groups and projects are counted.
-    pub(crate) fn with_quotas() -> Image {
-        Image::make(4096, Beside::Quotas)
+    /// Returns a pool without defects, with quotas switched on.
+    pub(crate) fn with_quotas() -> TestImage {
+        TestImage::make(4096, ImageExtras::Quotas)
     }
 
-    /// As [`Image::new`], with a clone in slot 1. Since it was taken [`SMALL`] was written anew,
-    /// and the leaf of the map of [`BIG`] with the pointers that it had.
-    pub(crate) fn with_clone() -> Image {
-        Image::make(4096, Beside::Clone)
+    /// Returns a pool without defects, with a snapshot in slot 1. After the snapshot [`SMALL`] was
+    /// rewritten, and the map leaf of [`BIG`] was copied with unchanged pointers.
+    pub(crate) fn with_snapshot() -> TestImage {
+        TestImage::make(4096, ImageExtras::Snapshot)
     }
 
-    fn make(fragment_bytes: u32, beside: Beside) -> Image {
+    fn make(fragment_bytes: u32, beside: ImageExtras) -> TestImage {
         let geometry = Geometry::plan(&GeometryOptions {
             device_bytes: POOL_BYTES,
             fragment_bytes,
@@ -111,7 +110,7 @@ impl Image {
         })
         .expect("large enough");
         let superblock = superblock(&geometry);
-        let mut image = Image {
+        let mut image = TestImage {
             device: MemoryDevice::new("memory", POOL_BYTES),
             superblock,
             places: BTreeMap::new(),
@@ -130,7 +129,7 @@ impl Image {
         }
         image.next.insert(0, crate::space::front_fragments(&image.geometry, 0));
         image.populate();
-        if beside == Beside::Quotas {
+        if beside == ImageExtras::Quotas {
             image.write_quotas();
         }
         image.finish(beside);
@@ -163,7 +162,7 @@ impl Image {
         }
         self.write_attributes();
         let name = |name: &str, number| (name.as_bytes().to_vec(), number);
-        let names: Names = [
+        let names: TestImageNames = [
             ("a", EMPTY),
             ("big", BIG),
             ("small", SMALL),
@@ -177,7 +176,7 @@ impl Image {
         self.write_directory(ROOT, &names, 0);
         self.write_directory(DIR, &[name("sub", SUB), name("hard", SMALL)], 0);
         self.write_directory(SUB, &[], 0);
-        let many: Names = (0..200).map(|n| name(&format!("n{n:03}"), NAMED)).collect();
+        let many: TestImageNames = (0..200).map(|n| name(&format!("n{n:03}"), NAMED)).collect();
         self.write_directory(MANY, &many, 4);
     }
 
@@ -210,10 +209,10 @@ impl Image {
         let start = offset / 4096 * 4096;
         let end = (offset + to_u64(bytes.len())).next_multiple_of(4096);
         let mut whole =
-            self.device.read(Purpose::Home, start, to_usize(end - start)).expect("in range");
+            self.device.read(IoPurpose::Home, start, to_usize(end - start)).expect("in range");
         let skip = to_usize(offset - start);
         whole[skip..skip + bytes.len()].copy_from_slice(bytes);
-        self.device.write(Purpose::Home, start, whole).expect("in range");
+        self.device.write(IoPurpose::Home, start, whole).expect("in range");
     }
 
     pub(crate) fn offset(&self, place: Place) -> u64 {
@@ -223,7 +222,7 @@ impl Image {
     pub(crate) fn read_page(&self, place: Place) -> PageBytes {
         let offset = self.offset(place);
         let start = offset / 4096 * 4096;
-        let bytes = self.device.read(Purpose::Home, start, 8192).expect("in range");
+        let bytes = self.device.read(IoPurpose::Home, start, 8192).expect("in range");
         *bytes[to_usize(offset - start)..].first_chunk().expect("8 KiB")
     }
 
@@ -231,7 +230,7 @@ impl Image {
         self.write(self.offset(place), bytes);
     }
 
-    /// Writes a page with the header that it should have.
+    /// Writes a page with a valid header.
     fn put_page(
         &self,
         place: Place,
@@ -268,7 +267,7 @@ impl Image {
         self.anodes.insert(number, anode);
     }
 
-    /// Writes pages of content and makes them the blocks of `anode`.
+    /// Writes pages of content, and points `anode` to them.
     fn write_container(&mut self, anode: &mut Anode, kind: PageKind, pages: &[(u64, PageBytes)]) {
         let fragments = self.geometry.page_fragments();
         let mut pointers = Vec::new();
@@ -358,8 +357,13 @@ impl Image {
         let name = |suffix| AttributeName { namespace: Namespace::User, suffix };
         let mut pages = [[0; PAGE_BYTES]; 3];
         let [entries, first, second] = &mut pages;
-        assert!(attributes::insert(entries, name(b"note"), 60, ValueAt::Here(&[7; 60])));
-        assert!(attributes::insert(entries, name(b"long"), 4000, ValueAt::Pages(1)));
+        assert!(attributes::insert(
+            entries,
+            name(b"note"),
+            60,
+            AttributeValueLocation::Here(&[7; 60])
+        ));
+        assert!(attributes::insert(entries, name(b"long"), 4000, AttributeValueLocation::Pages(1)));
         attributes::put_value(first, &[8; attributes::VALUE_PAGE_BYTES]);
         attributes::put_value(second, &[8; 32]);
         self.add(AnodeKind::Internal, ATTRIBUTES, 0).parent = AnodeNo(SMALL);
@@ -374,7 +378,7 @@ impl Image {
 
     fn write_quotas(&mut self) {
         let mut usages = BTreeMap::new();
-        for owned in self.anodes.values().filter_map(Owned::of) {
+        for owned in self.anodes.values().filter_map(QuotaCharge::of) {
             for id in QuotaKind::ALL.into_iter().zip(owned.ids) {
                 let (fragments, inodes) = usages.entry(id).or_insert((0, 0));
                 (*fragments, *inodes) = (*fragments + owned.fragments, *inodes + 1);
@@ -394,7 +398,7 @@ impl Image {
         self.anodes.insert(QUOTA_ANODE.0, anode);
     }
 
-    fn finish(&mut self, beside: Beside) {
+    fn finish(&mut self, beside: ImageExtras) {
         self.add(AnodeKind::Internal, 2, 1);
         self.add(AnodeKind::Internal, 3, 1);
         let mut anode_map = [0; PAGE_BYTES];
@@ -411,18 +415,18 @@ impl Image {
             self.anodes.insert(number, anode);
         }
         let mut fileset = self.write_table();
-        let mut clone = None;
-        if beside == Beside::Clone {
-            let (name, state) = (NamePart::new("monday").expect("a name"), FilesetState::Clone);
-            let id = FilesetId(CLONE_EPOCH.0);
-            clone = Some(Fileset { slot: 1, id, name, state, above: Some(0), ..fileset });
-            self.epoch = Epoch(CLONE_EPOCH.0 + 1);
+        let mut snapshot = None;
+        if beside == ImageExtras::Snapshot {
+            let (name, state) = (NamePart::new("monday").expect("a name"), FilesetState::Snapshot);
+            let id = FilesetId(SNAPSHOT_EPOCH.0);
+            snapshot = Some(Fileset { slot: 1, id, name, state, above: Some(0), ..fileset });
+            self.epoch = Epoch(SNAPSHOT_EPOCH.0 + 1);
             self.write_file(SMALL, 1000);
             self.write_leaf_of_big();
             fileset = self.write_table();
-            (fileset.parent, fileset.shared_epoch) = (Some(1), CLONE_EPOCH);
+            (fileset.parent, fileset.shared_epoch) = (Some(1), SNAPSHOT_EPOCH);
         }
-        self.write_root(&fileset, clone.as_ref());
+        self.write_root(&fileset, snapshot.as_ref());
         let fragments_used: u64 = (0..2).map(|group| self.write_group(group)).sum();
         self.write_group_table(fragments_used);
         for slot in 0..4 {
@@ -475,22 +479,22 @@ impl Image {
         self.anodes.insert(BIG, anode);
     }
 
-    fn write_root(&mut self, fileset: &Fileset, clone: Option<&Fileset>) {
+    fn write_root(&mut self, fileset: &Fileset, snapshot: Option<&Fileset>) {
         let mut page = [0; PAGE_BYTES];
-        for (slot, fileset) in [fileset].into_iter().chain(clone).enumerate() {
+        for (slot, fileset) in [fileset].into_iter().chain(snapshot).enumerate() {
             page[slot_offset(slot)..slot_offset(slot + 1)].copy_from_slice(&fileset.encode());
             let counts = counts_offset(slot)..counts_offset(slot + 1);
             page[counts].copy_from_slice(&fileset.encode_counts());
         }
         let mut table = Anode::new(AnodeKind::Internal, AnodeNo(0), FilesetId(0), 12);
         self.write_container(&mut table, PageKind::FilesetTable, &[(0, page)]);
-        let place = self.geometry.root_place();
+        let place = self.geometry.group_layout().root_place();
         self.put_page(place, PageKind::Anode, PageOwner::default(), |bytes| {
             bytes[slot_offset(0)..slot_offset(1)].copy_from_slice(&table.encode());
         });
     }
 
-    /// Writes the front of `group` and returns how many fragments are in use.
+    /// Writes the fixed pages of `group`. Returns how many fragments are in use.
     fn write_group(&mut self, group: u32) -> u64 {
         let geometry = self.geometry.clone();
         let used = self.used[&group].clone();
@@ -563,7 +567,7 @@ impl Image {
         });
     }
 
-    /// Changes a page and gives it a good checksum again.
+    /// Changes a page, and renews its checksum.
     pub(crate) fn edit(&self, place: Place, change: impl FnOnce(&mut PageBytes)) {
         let mut bytes = self.read_page(place);
         change(&mut bytes);
@@ -571,12 +575,12 @@ impl Image {
         self.write_page(place, &bytes);
     }
 
-    /// Where the page of the anode table that holds `number` is.
+    /// Returns the place of the anode table page with `number`.
     pub(crate) fn table_place(&self, number: u64) -> Place {
         self.places[&(u64::MAX - SET.0, page_and_slot(AnodeNo(number)).0)]
     }
 
-    /// Changes an anode and gives it, and its page, good checksums again.
+    /// Changes an anode, and renews the checksums of the anode and its page.
     pub(crate) fn edit_anode(&self, number: u64, change: impl FnOnce(&mut Anode)) {
         let offset = slot_offset(page_and_slot(AnodeNo(number)).1);
         self.edit(self.table_place(number), |bytes| {
@@ -588,7 +592,7 @@ impl Image {
         });
     }
 
-    /// Changes the fileset entry, and gives it and its page good checksums again.
+    /// Changes the fileset entry, and renews the checksums of the entry and its page.
     pub(crate) fn edit_fileset(&self, change: impl FnOnce(&mut Fileset)) {
         let place = self.places[&(u64::MAX, 0)];
         self.edit(place, |bytes| {

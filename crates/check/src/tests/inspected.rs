@@ -1,24 +1,24 @@
 //! Dumps and explanations of the hand-made pool.
 
 use format::ids::Place;
-use storage::device::{AlignedBuffer, Device, Purpose, SharedDevice};
+use storage::device::{AlignedBuffer, Device, IoPurpose, SharedDevice};
 
-use super::image::{ATTRIBUTES, BIG, DIR, Image, MANY, ROOT, SMALL};
+use super::image::{ATTRIBUTES, BIG, DIR, MANY, ROOT, SMALL, TestImage};
 use super::replayed::{open, put_links};
-use inspect::dump::{Target, dump};
-use inspect::explain::{Explanation, Whose, explain_offset, explain_path};
+use inspect::dump::{DumpTarget, dump};
+use inspect::explain::{Explanation, FilesetSelector, explain_offset, explain_path};
 
-fn device(image: &Image) -> SharedDevice {
+fn device(image: &TestImage) -> SharedDevice {
     image.device.clone()
 }
 
-fn dump_text(image: &Image, target: &str) -> String {
+fn dump_text(image: &TestImage, target: &str) -> String {
     dump(&device(image), target.parse().expect("a target")).expect("there")
 }
 
 #[test]
 fn every_kind_of_page_is_shown_with_what_it_holds() {
-    let image = Image::new(4096);
+    let image = TestImage::new(4096);
     let page = |place: Place| dump_text(&image, &place.to_string());
     let geometry = &image.geometry;
     let cases = [
@@ -27,7 +27,7 @@ fn every_kind_of_page_is_shown_with_what_it_holds() {
         (geometry.descriptor_place(1), "fragments_used"),
         (geometry.free_map_place(1, 0), "set: 0 to "),
         (geometry.usage_place(1, 0), "kind: Data"),
-        (geometry.root_place(), "anode:0 Internal"),
+        (geometry.group_layout().root_place(), "anode:0 Internal"),
         (image.places[&(u64::MAX, 0)], "fileset:1"),
         (image.table_place(SMALL), "anode:18 Regular generation:1018"),
         (image.table_place(19), "inline \"small\""),
@@ -52,7 +52,7 @@ fn every_kind_of_page_is_shown_with_what_it_holds() {
 
 #[test]
 fn damaged_pages_and_plain_data_are_shown_as_well() {
-    let image = Image::new(1024);
+    let image = TestImage::new(1024);
     let place = image.places[&(DIR, 0)];
     let mut bytes = image.read_page(place);
     bytes[4000] ^= 1;
@@ -71,23 +71,23 @@ fn damaged_pages_and_plain_data_are_shown_as_well() {
 
 #[test]
 fn targets_are_read_or_refused() {
-    let target = |text: &str| text.parse::<Target>().ok();
-    assert_eq!(target("superblock:2"), Some(Target::Superblock(2)));
-    assert_eq!(target("0:3:17"), Some(Target::Page(Place::new(0, 3, 17))));
-    assert_eq!(target("65536"), Some(Target::DeviceByte(65536)));
-    assert_eq!(target("journal"), Some(Target::Journal));
+    let target = |text: &str| text.parse::<DumpTarget>().ok();
+    assert_eq!(target("superblock:2"), Some(DumpTarget::Superblock(2)));
+    assert_eq!(target("0:3:17"), Some(DumpTarget::Page(Place::new(0, 3, 17))));
+    assert_eq!(target("65536"), Some(DumpTarget::DeviceByte(65536)));
+    assert_eq!(target("journal"), Some(DumpTarget::Journal));
     for bad in ["", "superblock:4", "1:2", "0:16777216:0", "256:0:0", "x", "1:2:3:4", "0:x:1:2"] {
         assert_eq!(target(bad), None, "{bad:?}");
     }
-    let image = Image::new(4096);
-    for absent in [Target::DeviceByte(u64::MAX), Target::Page(Place::new(0, 99, 0))] {
+    let image = TestImage::new(4096);
+    for absent in [DumpTarget::DeviceByte(u64::MAX), DumpTarget::Page(Place::new(0, 99, 0))] {
         assert!(dump(&device(&image), absent).is_err(), "{absent:?}");
     }
 }
 
 #[test]
 fn the_log_is_shown_record_by_record() {
-    let mut image = Image::new(4096);
+    let mut image = TestImage::new(4096);
     let mut log = open(&mut image);
     let mut payload = Vec::new();
     put_links(&image, &mut payload, 2 + 1, 6, true);
@@ -99,7 +99,7 @@ fn the_log_is_shown_record_by_record() {
     }
     let nothing = AlignedBuffer::zeroed(4 * 4096);
     let offset = image.geometry.journal_offset;
-    image.device.write(Purpose::Journal, offset, nothing).expect("in range");
+    image.device.write(IoPurpose::Journal, offset, nothing).expect("in range");
     assert!(dump_text(&image, "journal").contains("JR001"));
 }
 
@@ -110,12 +110,13 @@ fn has(explanation: &Explanation, layer: &str, what: &str) -> bool {
 #[test]
 fn a_path_leads_to_the_bytes_and_the_bytes_lead_back() {
     for fragment_bytes in [4096, 1024] {
-        let image = Image::new(fragment_bytes);
+        let image = TestImage::new(fragment_bytes);
         let cases = [("/big", BIG, 19), ("/dir/hard", SMALL, 0), ("/small", SMALL, 0)];
         for (path, number, index) in cases {
             let place = image.places[&(number, index)];
             let range = index * 16384..index * 16384 + 1;
-            let there = explain_path(&device(&image), Whose::First, path.as_bytes(), Some(range));
+            let there =
+                explain_path(&device(&image), FilesetSelector::First, path.as_bytes(), Some(range));
             let there = there.expect("there");
             let blocks: Vec<_> =
                 there.layers.iter().filter(|layer| layer.layer == "block").collect();
@@ -146,7 +147,7 @@ fn a_path_leads_to_the_bytes_and_the_bytes_lead_back() {
 
 #[test]
 fn every_region_of_the_device_has_a_name() {
-    let image = Image::new(4096);
+    let image = TestImage::new(4096);
     let geometry = &image.geometry;
     let cases = [
         (5, "superblock", "copy 0"),
@@ -168,28 +169,30 @@ fn every_region_of_the_device_has_a_name() {
     assert!(explain_offset(&device(&image), 16 << 20).is_err());
     for absent in ["/nothing", "/dir/nothing", "/small/x"] {
         assert!(
-            explain_path(&device(&image), Whose::First, absent.as_bytes(), None).is_err(),
+            explain_path(&device(&image), FilesetSelector::First, absent.as_bytes(), None).is_err(),
             "{absent}"
         );
     }
-    let split = explain_path(&device(&image), Whose::First, b"/many/n123", None).expect("there");
+    let split =
+        explain_path(&device(&image), FilesetSelector::First, b"/many/n123", None).expect("there");
     assert!(has(&split, "dirent", "n123"), "{}", split.to_text());
-    let big = explain_path(&device(&image), Whose::First, b"/big", None).expect("there");
+    let big = explain_path(&device(&image), FilesetSelector::First, b"/big", None).expect("there");
     let count = |layer| big.layers.iter().filter(|found| found.layer == layer).count();
     assert_eq!((count("map"), count("block")), (1, 20), "{}", big.to_text());
-    let small = explain_path(&device(&image), Whose::First, b"/small", None).expect("there");
+    let small =
+        explain_path(&device(&image), FilesetSelector::First, b"/small", None).expect("there");
     for what in ["\"user.a\" in the anode", "page 0 of anode:26: \"user.note\", \"user.long\""] {
         assert!(has(&small, "attribute", what), "{}", small.to_text());
     }
-    let hole = explain_path(&device(&image), Whose::First, b"/a", None).expect("there");
+    let hole = explain_path(&device(&image), FilesetSelector::First, b"/a", None).expect("there");
     assert!(has(&hole, "data", "in the anode"), "{}", hole.to_text());
 }
 
 #[test]
 fn a_summary_names_the_owner_without_a_search() {
     use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn};
-    use format::summary::{Summary, SummaryEntry, SummaryKind};
-    let image = Image::new(4096);
+    use format::summary::{SegmentSummary, SummaryEntry, SummaryKind};
+    let image = TestImage::new(4096);
     let data = image.places[&(BIG, 3)];
     let segment = image.geometry.segment_of(data);
     let start = image.geometry.segment_place(1, segment);
@@ -205,11 +208,11 @@ fn a_summary_names_the_owner_without_a_search() {
         birth: Epoch(5),
         check: [0; 4],
     };
-    // At the end of the segment, over a block that no other test of this image needs.
+    // At the end of the segment, over a block that no other test of this image uses.
     let place = start.advance(image.geometry.segment_fragments - 1);
-    // The first entry is of a block that was rewritten elsewhere since: the map says so.
+    // The first entry is of a block that was rewritten elsewhere since, as the map shows.
     let stale = SummaryEntry { index: 7, ..entry };
-    let summary = Summary {
+    let summary = SegmentSummary {
         place,
         lsn: Lsn(1),
         incarnation: Epoch(1),
@@ -219,7 +222,7 @@ fn a_summary_names_the_owner_without_a_search() {
         entries: vec![stale, entry],
     };
     image.write_page(place, &summary.encode(super::image::POOL, &image.superblock.secret));
-    let opened = inspect::Opened::raw(&device(&image)).expect("a pool");
+    let opened = inspect::InspectedPool::raw(&device(&image)).expect("a pool");
     let found = inspect::explain::owner_by_summary(&opened, data.advance(2));
     let (anode, found) = found.expect("the summary names it");
     assert_eq!((anode.number, found.index), (AnodeNo(BIG), 3));

@@ -1,4 +1,4 @@
-//! Hand-made pools: a healthy one is clean, and each defect that is planted is found.
+//! Hand-made pools: one without defects is clean, and each planted defect is found.
 
 mod families;
 mod fuzz;
@@ -13,20 +13,19 @@ use format::defect::DefectCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use image::Image;
-use storage::device::{Device, DeviceInfo, MemoryDevice, Operation, Purpose, Ticket};
+use image::TestImage;
+use storage::device::{Device, DeviceInfo, DeviceOperation, IoPurpose, MemoryDevice, Ticket};
 
-use crate::{Options, run};
+use crate::{CheckOptions, run};
 
-/// Checks `image` in full.
-fn check(image: &Image) -> crate::report::Report {
-    run(image.device.clone(), Options::default(), &mut |_| {})
+fn check(image: &TestImage) -> crate::report::ConsistencyReport {
+    run(image.device.clone(), CheckOptions::default(), &mut |_| {})
 }
 
-/// More reads than any check of the image needs, and far fewer than an endless one does.
+/// Bound of reads: more than any check of the image needs, far fewer than an endless one.
 const READS_MAX: u64 = 20_000;
 
-/// What a check of the image without data reads.
+/// Most reads of a check of the image, without data.
 const READS_OF_THE_IMAGE: u64 = 31;
 
 /// Counts reads, and panics past the bound: an endless walk becomes a failure.
@@ -41,22 +40,23 @@ impl Device for Bounded {
         self.below.info()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         let reads = self.reads.fetch_add(1, Ordering::Relaxed);
         assert!(reads < READS_MAX, "runs without end");
         self.below.submit(purpose, operation)
     }
 }
 
-/// Pages of containers, which are most, are read in a few runs.
+/// Goal: most pages of containers are read together, in a few runs.
 ///
-/// Besides: 4 copies of the superblock and the heads of the journal twice, what is at its tail, the
-/// pages of each group, its free map twice, and the root of the group table again for the totals.
+/// The other reads are 4 copies of the superblock, the heads of the journal twice, the log's tail,
+/// the fixed pages of each group, its free map twice, and the root of the group table again for the
+/// totals.
 #[test]
 fn a_check_without_data_reads_pages_in_runs() {
-    let image = Image::new(4096);
+    let image = TestImage::new(4096);
     let device = Arc::new(Bounded { below: image.device.clone(), reads: AtomicU64::new(0) });
-    let options = Options { data: false, ..Options::default() };
+    let options = CheckOptions { data: false, ..CheckOptions::default() };
     let report = run(device.clone(), options, &mut |_| {});
     assert!(report.is_clean(), "{}", report.to_text());
     let reads = device.reads.load(Ordering::Relaxed);
@@ -66,7 +66,7 @@ fn a_check_without_data_reads_pages_in_runs() {
 #[test]
 fn a_healthy_pool_is_clean_with_fragments_of_every_size() {
     for fragment_bytes in [4096, 2048, 1024] {
-        let report = check(&Image::new(fragment_bytes));
+        let report = check(&TestImage::new(fragment_bytes));
         assert!(report.is_clean(), "{fragment_bytes}: {}", report.to_text());
         assert_eq!(report.totals.anodes, 14);
         assert_eq!(report.totals.names, 209);
@@ -75,7 +75,7 @@ fn a_healthy_pool_is_clean_with_fragments_of_every_size() {
     }
 }
 
-/// Codes that only the engine gives out: it meets them on its way, or they are the end of a number.
+/// Codes that only the engine reports: it meets these defects in operation, or a number is used up.
 const OF_THE_ENGINE: [DefectCode; 8] = [
     DefectCode::JR005,
     DefectCode::JR007,
@@ -87,7 +87,7 @@ const OF_THE_ENGINE: [DefectCode; 8] = [
     DefectCode::MP007,
 ];
 
-/// A code that no test plants could stop working unseen.
+/// Goal: each code that the checker reports is planted by a test.
 #[test]
 fn every_code_is_planted() {
     let tests =

@@ -1,10 +1,11 @@
-//! Plants each defect in a healthy pool and expects the checker to find it, and no other.
+//! Plants each defect in a healthy pool, and expects the checker to find that defect only.
+//!
+//! Long: one case for each defect code.
 
 use std::sync::Arc;
 
 use format::anode::{AnodeKind, page_and_slot, slot_offset};
-use format::attributes::{self, AttributeName, Namespace, ValueAt};
-use format::bitmap;
+use format::attributes::{self, AttributeName, AttributeValueLocation, Namespace};
 use format::directory::{self, NewDirent};
 use format::fileset::{Fileset, FilesetState, NamePart};
 use format::geometry::Geometry;
@@ -14,32 +15,32 @@ use format::group::{
     TOTAL_FRAGMENTS_RESERVED_OFFSET, USAGE_BYTES, USAGES_PER_PAGE, entry_offset,
 };
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place};
-use format::map;
 use format::page::{
     AUX_OFFSET, COUNT_OFFSET, PAGE_HEADER_BYTES, PageBytes, stamp, write_u32, write_u64,
 };
 use format::pointer::{BlockPointer, SplitHint};
-use format::summary::{Summary, SummaryEntry, SummaryKind};
+use format::summary::{SegmentSummary, SummaryEntry, SummaryKind};
+use format::{bitmap, map};
 use storage::device::{
-    AlignedBuffer, Device, DeviceError, DeviceInfo, MemoryDevice, Operation, Purpose, RequestKind,
-    Ticket,
+    AlignedBuffer, Device, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, MemoryDevice,
+    RequestKind, Ticket,
 };
 
 use super::check;
-use super::image::{ATTRIBUTES, BIG, DIR, EMPTY, Image, MANY, NAMED, ORPHAN, ROOT, SMALL, SUB};
-use crate::report::Report;
+use super::image::{ATTRIBUTES, BIG, DIR, EMPTY, MANY, NAMED, ORPHAN, ROOT, SMALL, SUB, TestImage};
+use crate::report::ConsistencyReport;
 use format::defect::DefectCode;
 
-/// Plants a defect with `plant` and returns what the checker says.
-fn report_of(plant: impl FnOnce(&Image)) -> Report {
-    let image = Image::new(4096);
+/// Plants a defect with `plant`. Returns the checker's report.
+fn report_of(plant: impl FnOnce(&TestImage)) -> ConsistencyReport {
+    let image = TestImage::new(4096);
     plant(&image);
     check(&image)
 }
 
 /// Expects exactly the defects `codes`, each once.
 #[track_caller]
-fn expect(codes: &[DefectCode], plant: impl FnOnce(&Image)) -> Report {
+fn expect(codes: &[DefectCode], plant: impl FnOnce(&TestImage)) -> ConsistencyReport {
     let report = report_of(plant);
     let mut expected: Vec<DefectCode> = codes.to_vec();
     expected.sort_unstable();
@@ -51,19 +52,19 @@ fn expect(codes: &[DefectCode], plant: impl FnOnce(&Image)) -> Report {
     report
 }
 
-/// Changes a page without giving it a good checksum.
-fn spoil(image: &Image, place: Place, change: impl FnOnce(&mut PageBytes)) {
+/// Changes a page, and leaves its checksum wrong.
+fn spoil(image: &TestImage, place: Place, change: impl FnOnce(&mut PageBytes)) {
     let mut bytes = image.read_page(place);
     change(&mut bytes);
     image.write_page(place, &bytes);
 }
 
-fn directory_place(image: &Image, number: u64) -> Place {
+fn directory_place(image: &TestImage, number: u64) -> Place {
     image.places[&(number, 0)]
 }
 
-/// Changes the slot of an anode, without giving the slot a good checksum.
-fn spoil_slot(image: &Image, number: u64, change: impl FnOnce(&mut [u8])) {
+/// Changes the slot of an anode, and leaves the slot's checksum wrong.
+fn spoil_slot(image: &TestImage, number: u64, change: impl FnOnce(&mut [u8])) {
     let offset = slot_offset(page_and_slot(AnodeNo(number)).1);
     image.edit(image.table_place(number), |bytes| change(&mut bytes[offset..offset + 512]));
 }
@@ -73,9 +74,9 @@ fn offset_of(page: &PageBytes, name: &[u8]) -> usize {
     directory::dirents(page).find(|dirent| dirent.name == name).expect("there").offset
 }
 
-/// Expects a clean pool with one note of a spare copy: `code`.
+/// Expects a clean pool with one note on a spare copy: `code`.
 #[track_caller]
-fn expect_note(code: DefectCode, plant: impl FnOnce(&Image)) -> Report {
+fn expect_note(code: DefectCode, plant: impl FnOnce(&TestImage)) -> ConsistencyReport {
     let report = report_of(plant);
     let noted: Vec<DefectCode> = report.noted.iter().map(|found| found.defect.code).collect();
     assert_eq!(noted, [code], "{}", report.to_text());
@@ -85,14 +86,17 @@ fn expect_note(code: DefectCode, plant: impl FnOnce(&Image)) -> Report {
     report
 }
 
-fn put_superblock(image: &Image, copy: u16, bytes: &[u8]) {
+fn put_superblock(image: &TestImage, copy: u16, bytes: &[u8]) {
     let offset = Geometry::superblock_offset(16 << 20, copy);
-    image.device.write(Purpose::Superblock, offset, AlignedBuffer::copy_of(bytes)).expect("there");
+    image
+        .device
+        .write(IoPurpose::Superblock, offset, AlignedBuffer::copy_of(bytes))
+        .expect("there");
 }
 
 #[test]
 fn superblock_copies_that_fail_are_noted() {
-    let spoil_copy = |image: &Image, copy: u16, at: usize, byte: u8| {
+    let spoil_copy = |image: &TestImage, copy: u16, at: usize, byte: u8| {
         let mut bytes = image.superblock.encode(copy);
         bytes[at] = byte;
         put_superblock(image, copy, &bytes);
@@ -128,34 +132,34 @@ fn journal_heads_that_fail_are_noted() {
     for slot in 0..4 {
         expect_note(DefectCode::JR008, |image| {
             let offset = image.geometry.journal_offset + slot * 4096;
-            let mut bytes = image.device.read(Purpose::Journal, offset, 4096).expect("there");
+            let mut bytes = image.device.read(IoPurpose::Journal, offset, 4096).expect("there");
             bytes[200] ^= 1;
-            image.device.write(Purpose::Journal, offset, bytes).expect("there");
+            image.device.write(IoPurpose::Journal, offset, bytes).expect("there");
         });
     }
 }
 
-/// The last two copies lie where the device ended when the pool was made.
+/// Goal: an enlarged device is no defect, though the last superblock copies are at its former end.
 #[test]
 fn an_enlarged_device_is_told_and_is_no_defect() {
-    let image = Image::new(4096);
+    let image = TestImage::new(4096);
     let larger = MemoryDevice::new("larger", 20 << 20);
-    let bytes = image.device.read(Purpose::Check, 0, 16 << 20).expect("there");
-    larger.write(Purpose::Check, 0, bytes).expect("it is larger");
-    let report = crate::run(larger, crate::Options::default(), &mut |_| {});
+    let bytes = image.device.read(IoPurpose::Check, 0, 16 << 20).expect("there");
+    larger.write(IoPurpose::Check, 0, bytes).expect("it is larger");
+    let report = crate::run(larger, crate::CheckOptions::default(), &mut |_| {});
     assert_eq!((report.exit_code(), report.noted.len()), (0, 0), "{}", report.to_text());
     assert!(report.to_text().contains("note: the device has 4194304 bytes more than the pool"));
 }
 
 #[test]
 fn no_pass_does_more_than_there_is() {
-    let image = Image::new(4096);
-    // Nothing is said to be in use: the pass over filesets finds more.
+    let image = TestImage::new(4096);
+    // The descriptor counts nothing in use; the pass over filesets finds more.
     image.edit(image.geometry.descriptor_place(1), |bytes| {
         write_u32(bytes, DESCRIPTOR_FRAGMENTS_USED_OFFSET, 0);
     });
     let mut told = Vec::new();
-    crate::run(image.device.clone(), crate::Options::default(), &mut |at| told.push(at));
+    crate::run(image.device.clone(), crate::CheckOptions::default(), &mut |at| told.push(at));
     assert!(told.iter().all(|at| at.total == 0 || at.done <= at.total), "{told:?}");
     let named = |name| told.iter().any(|at| at.pass == name);
     let fileset = crate::pass::FILESET_PASSES.iter().map(|pass| pass.name);
@@ -163,11 +167,11 @@ fn no_pass_does_more_than_there_is() {
     assert!(passes.all(named), "{told:?}");
 }
 
-/// Goal: a page is held against its LSN page, and that against the page. Method: the LSN page lists
-/// another LSN than the page has, and is younger than the page, or older, or none at all.
+/// Goal: a page and its LSN page are compared with each other. Method: the LSN page lists another
+/// LSN, is older than the page, or is damaged.
 #[test]
 fn pages_that_are_not_the_last_that_went_home_are_named() {
-    let list = |image: &Image, place: Place| {
+    let list = |image: &TestImage, place: Place| {
         let entry = image.geometry.lsn_entry(place).expect("it is listed");
         image.edit(entry.page, |bytes| entry.list(bytes, 0, Lsn(77)));
     };
@@ -193,24 +197,26 @@ fn pages_that_are_not_the_last_that_went_home_are_named() {
 #[test]
 fn a_device_without_a_superblock_is_refused() {
     let device = storage::device::MemoryDevice::new("blank", 16 << 20);
-    let report = crate::run(device, crate::Options::default(), &mut |_| {});
+    let report = crate::run(device, crate::CheckOptions::default(), &mut |_| {});
     assert_eq!(report.exit_code(), 8);
     assert!(report.to_text().contains("SB001"), "{}", report.to_text());
 }
 
 #[test]
 fn too_little_memory_stops_the_check() {
-    let image = Image::new(4096);
-    let options = crate::Options { memory_bytes_max: 500, ..crate::Options::default() };
+    let image = TestImage::new(4096);
+    let options = crate::CheckOptions { memory_bytes_max: 500, ..crate::CheckOptions::default() };
     let report = crate::run(image.device.clone(), options, &mut |_| {});
     assert_eq!(report.exit_code(), 8);
 }
 
 #[test]
 fn pages_that_fail_are_named() {
-    let place = |image: &Image| directory_place(image, DIR);
-    let raw = |plant: fn(&mut PageBytes)| move |image: &Image| spoil(image, place(image), plant);
-    let stamped = |plant: fn(&mut PageBytes)| move |image: &Image| image.edit(place(image), plant);
+    let place = |image: &TestImage| directory_place(image, DIR);
+    let raw =
+        |plant: fn(&mut PageBytes)| move |image: &TestImage| spoil(image, place(image), plant);
+    let stamped =
+        |plant: fn(&mut PageBytes)| move |image: &TestImage| image.edit(place(image), plant);
     let report = expect(&[DefectCode::PG001], raw(|bytes| bytes[0] = 0));
     assert_eq!(report.findings[0].path.as_deref(), Some("/dir"));
     expect(&[DefectCode::PG002], raw(|bytes| bytes[3000] ^= 1));
@@ -224,8 +230,8 @@ fn pages_that_fail_are_named() {
 
 #[test]
 fn group_table_and_descriptors_are_compared() {
-    let table = |image: &Image| image.geometry.group_table_place(0);
-    let descriptor = |image: &Image, group| image.geometry.descriptor_place(group);
+    let table = |image: &TestImage| image.geometry.group_table_place(0);
+    let descriptor = |image: &TestImage, group| image.geometry.descriptor_place(group);
     expect(&[DefectCode::AG001], |image| {
         image.edit(table(image), |bytes| bytes[entry_offset(60)] = 1);
     });
@@ -235,8 +241,9 @@ fn group_table_and_descriptors_are_compared() {
     expect(&[DefectCode::AG002], |image| {
         image.edit(descriptor(image, 1), |bytes| bytes[PAGE_HEADER_BYTES] ^= 1);
     });
-    // One that its disk group has outgrown may be shorter, if nothing lies behind its end.
-    let shorter = |image: &Image, group, segments: u32| {
+    // The last group of an enlarged disk group may state a shorter length, if nothing lies behind
+    // its end.
+    let shorter = |image: &TestImage, group, segments: u32| {
         let fragments = segments * image.geometry.segment_fragments;
         image.edit(descriptor(image, group), |bytes| {
             bytes[DESCRIPTOR_FRAGMENTS_OFFSET..][..4].copy_from_slice(&fragments.to_le_bytes());
@@ -278,8 +285,8 @@ fn group_table_and_descriptors_are_compared() {
 
 #[test]
 fn free_maps_and_usage_are_compared_with_what_is_found() {
-    let map = |image: &Image, group| image.geometry.free_map_place(group, 0);
-    let count = |image: &Image, group, bit, is_set| {
+    let map = |image: &TestImage, group| image.geometry.free_map_place(group, 0);
+    let count = |image: &TestImage, group, bit, is_set| {
         image.edit(map(image, group), |bytes| bitmap::set(bytes, bit, is_set));
     };
     expect(&[DefectCode::AG003, DefectCode::AG005], |image| {
@@ -288,7 +295,7 @@ fn free_maps_and_usage_are_compared_with_what_is_found() {
     let report =
         expect(&[DefectCode::AG004, DefectCode::AG005], |image| count(image, 1, 500, true));
     assert!(report.findings.iter().any(|found| found.defect.place == Some(Place::new(0, 1, 500))));
-    let usage = |image: &Image, group, segment: u32, change: fn(&mut SegmentUsage)| {
+    let usage = |image: &TestImage, group, segment: u32, change: fn(&mut SegmentUsage)| {
         image.edit(image.geometry.usage_place(group, 0), |bytes| {
             let mut usage = SegmentUsage::of(bytes, segment).expect("known");
             change(&mut usage);
@@ -321,7 +328,7 @@ fn data_in_a_disk_group_for_metadata_alone_is_found() {
 
 #[test]
 fn pointers_are_checked() {
-    let pointer = |image: &Image, number, change: fn(&mut format::pointer::BlockPointer)| {
+    let pointer = |image: &TestImage, number, change: fn(&mut format::pointer::BlockPointer)| {
         image.edit_anode(number, |anode| {
             let mut pointer = anode.root_pointer(0).expect("there");
             change(&mut pointer);
@@ -380,7 +387,7 @@ fn pointers_are_checked() {
 }
 
 /// Plants a summary that lists the last block of a file, with a birth.
-fn put_summary(image: &Image, birth: Epoch) {
+fn put_summary(image: &TestImage, birth: Epoch) {
     let of_file = image.places.iter().filter(|((number, index), _)| *number == BIG && *index < 99);
     let ((_, index), data) = of_file.max_by_key(|(_, place)| place.bits()).expect("it has blocks");
     let geometry = &image.geometry;
@@ -399,7 +406,7 @@ fn put_summary(image: &Image, birth: Epoch) {
         check: [0; 4],
     };
     let place = start.advance(geometry.segment_fragments - geometry.page_fragments());
-    let summary = Summary {
+    let summary = SegmentSummary {
         place,
         lsn: Lsn(1),
         incarnation: Epoch(7),
@@ -420,7 +427,7 @@ fn put_summary(image: &Image, birth: Epoch) {
 
 #[test]
 fn a_block_with_another_birth_than_its_summary_has_is_found() {
-    let image = Image::new(4096);
+    let image = TestImage::new(4096);
     put_summary(&image, Epoch(5));
     assert!(check(&image).is_clean(), "{}", check(&image).to_text());
     expect(&[DefectCode::MP008], |image| put_summary(image, Epoch(77)));
@@ -438,9 +445,9 @@ fn a_map_that_leads_back_into_itself_ends() {
 
 #[test]
 fn data_is_not_read_without_the_option() {
-    let image = Image::new(4096);
+    let image = TestImage::new(4096);
     spoil(&image, image.places[&(BIG, 19)], |bytes| bytes[77] ^= 1);
-    let options = crate::Options { data: false, ..crate::Options::default() };
+    let options = crate::CheckOptions { data: false, ..crate::CheckOptions::default() };
     let report = crate::run(image.device.clone(), options, &mut |_| {});
     assert!(report.is_clean(), "{}", report.to_text());
     assert_eq!(report.totals.data_bytes, 0);
@@ -449,7 +456,7 @@ fn data_is_not_read_without_the_option() {
 #[test]
 fn anodes_are_checked() {
     expect(&[DefectCode::AN001], |image| spoil_slot(image, EMPTY, |slot| slot[100] ^= 1));
-    let restamped = |image: &Image, change: fn(&mut [u8])| {
+    let restamped = |image: &TestImage, change: fn(&mut [u8])| {
         spoil_slot(image, EMPTY, |slot| {
             change(slot);
             let crc = format::checksum::crc32c(&slot[4..]);
@@ -467,7 +474,7 @@ fn anodes_are_checked() {
 
 #[test]
 fn the_anode_map_is_compared() {
-    let bit = |image: &Image, bit, is_set| {
+    let bit = |image: &TestImage, bit, is_set| {
         image.edit(image.places[&(2, 0)], |bytes| bitmap::set(bytes, bit, is_set));
     };
     let report = expect(&[DefectCode::AM001], |image| bit(image, 17, false));
@@ -478,7 +485,7 @@ fn the_anode_map_is_compared() {
 
 #[test]
 fn the_orphan_list_is_compared() {
-    let list = |image: &Image, slot: usize, number| {
+    let list = |image: &TestImage, slot: usize, number| {
         image.edit(image.places[&(3, 0)], |bytes| {
             write_u64(bytes, PAGE_HEADER_BYTES + slot * 8, number);
         });
@@ -491,7 +498,7 @@ fn the_orphan_list_is_compared() {
 
 #[test]
 fn directory_pages_are_checked() {
-    let page = |image: &Image, number, change: fn(&mut PageBytes)| {
+    let page = |image: &TestImage, number, change: fn(&mut PageBytes)| {
         image.edit(directory_place(image, number), change);
     };
     expect(&[DefectCode::DR001], |image| {
@@ -511,8 +518,8 @@ fn directory_pages_are_checked() {
     });
     assert_eq!(report.counts[&DefectCode::DR005], 1, "{}", report.to_text());
     assert_eq!(report.counts[&DefectCode::DR007], 1, "{}", report.to_text());
-    let swapped = |image: &Image| {
-        // Two pages of one directory with each other's content.
+    let swapped = |image: &TestImage| {
+        // Two pages of one directory, with their contents exchanged.
         let places = [image.places[&(MANY, 0)], image.places[&(MANY, 1)]];
         let pages = places.map(|place| image.read_page(place));
         for (place, from) in places.into_iter().zip([pages[1], pages[0]]) {
@@ -547,7 +554,7 @@ fn directory_pages_are_checked() {
 
 #[test]
 fn what_a_pointer_tells_of_a_split_is_compared_with_the_pages() {
-    let hint = |image: &Image, depth, sibling: u64| {
+    let hint = |image: &TestImage, depth, sibling: u64| {
         let sibling = Some(image.places[&(MANY, sibling)]);
         image.edit(image.places[&(MANY, u64::MAX)], |leaf| {
             let pointer = map::pointer_at(leaf, 1).expect("page 1 is there");
@@ -564,7 +571,7 @@ fn what_a_pointer_tells_of_a_split_is_compared_with_the_pages() {
 
 #[test]
 fn names_are_compared_with_what_they_lead_to() {
-    let retarget = |image: &Image, name: &[u8], number, generation, kind| {
+    let retarget = |image: &TestImage, name: &[u8], number, generation, kind| {
         image.edit(directory_place(image, ROOT), |bytes| {
             let offset = offset_of(bytes, name);
             let head = &mut bytes[directory::head_at(offset)];
@@ -608,7 +615,7 @@ fn link_counts_are_compared_with_names() {
     });
     expect(&[DefectCode::LN006], |image| image.edit_anode(DIR, |anode| anode.nlink = 2));
     expect(&[DefectCode::LN001], |image| image.edit_anode(NAMED, |anode| anode.nlink = 1));
-    let retarget = |image: &Image, directory, name: &[u8], number| {
+    let retarget = |image: &TestImage, directory, name: &[u8], number| {
         image.edit(directory_place(image, directory), |bytes| {
             let (offset, generation) = (offset_of(bytes, name), Generation(1000 + number));
             let kind = AnodeKind::Directory;
@@ -616,9 +623,9 @@ fn link_counts_are_compared_with_names() {
             directory::retarget(head, AnodeNo(number), generation, kind);
         });
     };
-    // "many" names the directory that "dir" names, so one has two names and one has none.
+    // "many" names the directory of "dir", which thus has two names; another directory has none.
     expect(&[DefectCode::LN002, DefectCode::LN004], |image| retarget(image, ROOT, b"many", DIR));
-    // "sub" is moved away below itself, and nothing else names it.
+    // "sub" is moved below itself, and has no other name.
     let report = report_of(|image| {
         retarget(image, DIR, b"sub", DIR);
         retarget(image, ROOT, b"dir", MANY);
@@ -629,7 +636,7 @@ fn link_counts_are_compared_with_names() {
 
 #[test]
 fn attributes_are_checked() {
-    let page = |image: &Image, number, change: fn(&mut PageBytes)| {
+    let page = |image: &TestImage, number, change: fn(&mut PageBytes)| {
         image.edit(image.places[&(ATTRIBUTES, number)], change);
     };
     let report = expect(&[DefectCode::XA001], |image| page(image, 0, |bytes| bytes[129] = 99));
@@ -656,7 +663,7 @@ fn attributes_are_checked() {
     });
     expect(&[DefectCode::XA005], |image| {
         image.edit(image.places[&(ATTRIBUTES, 0)], |bytes| {
-            assert!(attributes::insert(bytes, acl, 3, ValueAt::Here(b"abc")));
+            assert!(attributes::insert(bytes, acl, 3, AttributeValueLocation::Here(b"abc")));
         });
     });
     expect(&[DefectCode::AN002], |image| {
@@ -674,7 +681,7 @@ fn attributes_are_checked() {
 
 #[test]
 fn fileset_entries_are_checked() {
-    let spoil_entry = |image: &Image, change: fn(&mut [u8])| {
+    let spoil_entry = |image: &TestImage, change: fn(&mut [u8])| {
         image.edit(image.places[&(u64::MAX, 0)], |bytes| change(&mut bytes[512..1024]));
     };
     let restamp = |slot: &mut [u8]| {
@@ -704,7 +711,7 @@ fn fileset_entries_are_checked() {
             bytes[1024..1536].copy_from_slice(&twin.encode());
         });
     });
-    // The twin has nothing in it: it lacks the three anodes that each has.
+    // The second fileset is empty: it lacks the three anodes that every fileset has.
     let lacking = [DefectCode::AN006; 3];
     expect(&[&lacking[..], &[DefectCode::FS008]].concat(), |image| {
         image.edit(image.places[&(u64::MAX, 0)], |bytes| {
@@ -720,17 +727,18 @@ fn fileset_entries_are_checked() {
             (fileset.parent, fileset.shared_epoch) = (Some(5), Epoch(1));
         });
     });
-    // The clone has nothing in it, and all that the fileset has is older.
+    // The snapshot is empty, and the fileset's blocks are older than it.
     let report = report_of(|image| {
         image.edit(image.places[&(u64::MAX, 0)], |bytes| {
             let slot = bytes[512..1024].first_chunk().expect("a slot");
             let mut first = Fileset::decode(slot, 0).expect("whole").expect("in use");
             let name = NamePart::new("monday").expect("a name");
-            let mut clone = Fileset::new(FilesetId(1 << 40), 1, name, 14);
-            (clone.family, clone.above, clone.state) = (first.family, Some(0), FilesetState::Clone);
+            let mut snapshot = Fileset::new(FilesetId(1 << 40), 1, name, 14);
+            (snapshot.family, snapshot.above, snapshot.state) =
+                (first.family, Some(0), FilesetState::Snapshot);
             (first.parent, first.shared_epoch) = (Some(1), Epoch(1 << 40));
             bytes[512..1024].copy_from_slice(&first.encode());
-            bytes[1024..1536].copy_from_slice(&clone.encode());
+            bytes[1024..1536].copy_from_slice(&snapshot.encode());
         });
     });
     assert_eq!(report.counts[&DefectCode::AN006], 3, "{}", report.to_text());
@@ -740,38 +748,38 @@ fn fileset_entries_are_checked() {
             bytes[format::fileset::counts_offset(0)] ^= 1;
         });
     });
-    // A clone that was taken before anything was made.
+    // A snapshot taken before anything was created.
     let report = report_of(|image| {
         image.edit_fileset(|fileset| {
-            (fileset.state, fileset.id) = (FilesetState::Clone, FilesetId(0));
+            (fileset.state, fileset.id) = (FilesetState::Snapshot, FilesetId(0));
         });
     });
     assert!(report.counts[&DefectCode::FS013] > 30, "{}", report.to_text());
-    // Room is reserved behind the end of a file.
+    // A reservation behind the end of a file.
     let report = report_of(|image| {
         image.edit_anode(SMALL, |anode| anode.set_root_pointer(1, Some(&BlockPointer::RESERVED)));
     });
     assert_eq!(report.counts[&DefectCode::FS014], 1, "{}", report.to_text());
     expect(&[DefectCode::FS007], |image| {
-        image.edit(image.geometry.root_place(), |bytes| bytes[512..1024].fill(0));
+        image.edit(image.geometry.group_layout().root_place(), |bytes| bytes[512..1024].fill(0));
     });
 }
 
 #[test]
 fn a_device_that_cannot_read_is_reported_and_the_rest_is_checked() {
-    let image = Image::new(4096);
+    let image = TestImage::new(4096);
     let bad = image.offset(image.places[&(BIG, 3)]);
     let device = Arc::new(BadSector { below: image.device.clone(), bad });
-    let report = crate::run(device, crate::Options::default(), &mut |_| {});
+    let report = crate::run(device, crate::CheckOptions::default(), &mut |_| {});
     assert_eq!(report.counts[&DefectCode::IO001], 1, "{}", report.to_text());
     assert_eq!(report.defect_count(), 1, "{}", report.to_text());
     assert!(report.findings[0].defect.what.starts_with("block 3:"), "{}", report.to_text());
-    // One bad sector costs one block, though its neighbours are read together with it.
+    // A bad sector costs one block, although the block's neighbours are read with it.
     let whole = check(&image).totals.data_bytes;
     assert_eq!(report.totals.data_bytes, whole - 16384);
 }
 
-/// A device with one page that can't be read.
+/// A device with one unreadable page.
 #[derive(Debug)]
 pub(super) struct BadSector {
     pub(super) below: Arc<MemoryDevice>,
@@ -783,8 +791,8 @@ impl Device for BadSector {
         self.below.info()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
-        if let Operation::Read { offset, buffer } = &operation
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
+        if let DeviceOperation::Read { offset, buffer } = &operation
             && (*offset..offset + u64::try_from(buffer.len()).expect("small")).contains(&self.bad)
         {
             return Ticket::ready(Err(DeviceError::Io {

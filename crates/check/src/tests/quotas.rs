@@ -6,12 +6,12 @@ use format::page::PageBytes;
 use format::quota::{USED_FRAGMENTS_OFFSET, USED_INODES_OFFSET, record_offset};
 
 use super::check;
-use super::image::Image;
+use super::image::TestImage;
 
-/// Expects exactly one defect, in a pool where users, groups and projects are counted.
+/// Expects exactly one defect, in a pool with quotas switched on.
 #[track_caller]
 fn expect_in_quotas(code: DefectCode, plant: impl FnOnce(&mut PageBytes)) {
-    let image = Image::with_quotas();
+    let image = TestImage::with_quotas();
     assert!(check(&image).is_clean(), "{}", check(&image).to_text());
     image.edit(image.places[&(QUOTA_ANODE.0, 0)], plant);
     let report = check(&image);

@@ -1,4 +1,4 @@
-//! Pools that were not closed: the checker sees what the next mount will see.
+//! Pools that were not closed: the checker sees what the next mount would see.
 
 use format::anode::{Anode, page_and_slot, slot_offset};
 use format::double_write::DoubleWriteHead;
@@ -11,13 +11,13 @@ use format::journal::{
 };
 use format::page::{PageBytes, STAMP_BYTES, STAMP_OFFSET, page_crc, stamp};
 use runtime::clock::{Clock, SystemClock};
-use storage::device::{AlignedBuffer, Device, Purpose};
+use storage::device::{AlignedBuffer, Device, IoPurpose};
 
 use super::check;
-use super::image::{BIG, EMPTY, Image, POOL, SMALL};
+use super::image::{BIG, EMPTY, POOL, SMALL, TestImage};
 use format::defect::DefectCode;
 
-/// Whose the inline log data of these tests are: replays do not ask.
+/// Owner of the inline log data of these tests. Replays do not use it.
 pub(super) const OWNER: LogDataOwner = LogDataOwner {
     fileset: FilesetId(1),
     anode: AnodeNo(20),
@@ -27,23 +27,23 @@ pub(super) const OWNER: LogDataOwner = LogDataOwner {
     block_shift: 14,
 };
 
-/// Opens the pool on `image`, as a mount does, and returns its log, empty.
-pub(super) fn open(image: &mut Image) -> Log {
+/// Marks the pool on `image` as open, as a mount does. Returns a writer of its empty log.
+pub(super) fn open(image: &mut TestImage) -> LogChunkWriter {
     image.superblock.is_open = true;
     image.write_superblocks();
-    Log { next: Lsn(0), previous_crc: 0, flushed: Lsn(0), head: 1 }
+    LogChunkWriter { next: Lsn(0), previous_crc: 0, flushed: Lsn(0), head: 1 }
 }
 
 /// Writes chunks one after the other.
-pub(super) struct Log {
+pub(super) struct LogChunkWriter {
     next: Lsn,
     previous_crc: u32,
     flushed: Lsn,
     head: u64,
 }
 
-impl Log {
-    pub(super) fn write(&mut self, image: &Image, payload: &[u8]) {
+impl LogChunkWriter {
+    pub(super) fn write(&mut self, image: &TestImage, payload: &[u8]) {
         let mut chunk = vec![0; CHUNK_HEADER_BYTES];
         chunk.extend_from_slice(payload);
         chunk.resize(chunk.len().next_multiple_of(4096), 0);
@@ -60,12 +60,12 @@ impl Log {
         let offset = image.geometry.journal_offset + JOURNAL_HEADS * 4096 + self.next.0;
         let length = u64::try_from(chunk.len()).expect("small");
         let chunk = AlignedBuffer::copy_of(&chunk);
-        image.device.write(Purpose::Journal, offset, chunk).expect("in range");
+        image.device.write(IoPurpose::Journal, offset, chunk).expect("in range");
         self.next.0 += length;
     }
 }
 
-/// A page with one anode changed, its stamp not yet.
+/// Returns `page` with one anode changed and the old stamp.
 fn with_links(page: &PageBytes, number: u64, nlink: u32) -> PageBytes {
     let mut page = *page;
     let offset = slot_offset(page_and_slot(AnodeNo(number)).1);
@@ -89,9 +89,9 @@ fn put_change(log: &mut Vec<u8>, class: u64, place: Place, old: &PageBytes, new:
     });
 }
 
-/// Logs a class that sets the links of `number`, and its commit if `commits`.
+/// Logs a class that sets the link count of `number`, and its commit if `commits`.
 pub(super) fn put_links(
-    image: &Image,
+    image: &TestImage,
     log: &mut Vec<u8>,
     nlink: u32,
     class: u64,
@@ -110,7 +110,7 @@ pub(super) fn put_links(
 
 #[test]
 fn an_open_pool_with_an_empty_log_is_clean_and_says_so() {
-    let mut image = Image::new(4096);
+    let mut image = TestImage::new(4096);
     open(&mut image);
     let report = check(&image);
     assert!(report.is_clean(), "{}", report.to_text());
@@ -120,8 +120,8 @@ fn an_open_pool_with_an_empty_log_is_clean_and_says_so() {
 #[test]
 fn what_committed_is_seen_and_what_did_not_is_undone() {
     for fragment_bytes in [4096, 1024] {
-        // Committed: the link count is wrong from now on.
-        let mut image = Image::new(fragment_bytes);
+        // Committed: the link count is wrong after the replay.
+        let mut image = TestImage::new(fragment_bytes);
         let mut log = open(&mut image);
         let mut payload = Vec::new();
         put_links(&image, &mut payload, 7, 1, true);
@@ -134,8 +134,8 @@ fn what_committed_is_seen_and_what_did_not_is_undone() {
             report.to_text()
         );
 
-        // Committed where home is torn: the log heals it.
-        let mut image = Image::new(fragment_bytes);
+        // Committed, and the page at home is torn: the log heals the page.
+        let mut image = TestImage::new(fragment_bytes);
         let place = image.table_place(SMALL);
         image.edit_anode(SMALL, |anode| anode.nlink = 9);
         let mut log = open(&mut image);
@@ -148,8 +148,8 @@ fn what_committed_is_seen_and_what_did_not_is_undone() {
         let report = check(&image);
         assert!(report.is_clean(), "{}", report.to_text());
 
-        // Not committed, but gone home: undone.
-        let mut image = Image::new(fragment_bytes);
+        // Not committed, but written home: undone.
+        let mut image = TestImage::new(fragment_bytes);
         let mut log = open(&mut image);
         let mut payload = Vec::new();
         let new = put_links(&image, &mut payload, 7, 1, false);
@@ -164,7 +164,7 @@ fn what_committed_is_seen_and_what_did_not_is_undone() {
 #[test]
 fn a_merged_class_is_kept_if_what_it_became_is() {
     for (commits, is_clean) in [(true, false), (false, true)] {
-        let mut image = Image::new(4096);
+        let mut image = TestImage::new(4096);
         let mut log = open(&mut image);
         let mut payload = Vec::new();
         let new = put_links(&image, &mut payload, 7, 1, false);
@@ -184,8 +184,8 @@ fn a_merged_class_is_kept_if_what_it_became_is() {
 
 #[test]
 fn a_chunk_that_does_not_follow_is_not_replayed() {
-    let write = |change: fn(&mut Log)| {
-        let mut image = Image::new(4096);
+    let write = |change: fn(&mut LogChunkWriter)| {
+        let mut image = TestImage::new(4096);
         let mut log = open(&mut image);
         put_nothing(&mut log, &image);
         change(&mut log);
@@ -196,7 +196,7 @@ fn a_chunk_that_does_not_follow_is_not_replayed() {
     };
     assert!(!write(|_| {}).is_clean());
     assert!(write(|log| log.previous_crc ^= 1).is_clean(), "L1");
-    let mut image = Image::new(4096);
+    let mut image = TestImage::new(4096);
     let mut log = open(&mut image);
     put_nothing(&mut log, &image);
     log.previous_crc ^= 1;
@@ -207,7 +207,7 @@ fn a_chunk_that_does_not_follow_is_not_replayed() {
     assert_eq!(damaged.counts.keys().collect::<Vec<_>>(), [&DefectCode::JR002], "L3");
 }
 
-fn put_nothing(log: &mut Log, image: &Image) {
+fn put_nothing(log: &mut LogChunkWriter, image: &TestImage) {
     let mut payload = Vec::new();
     put_merge(&mut payload, 90, 91);
     log.write(image, &payload);
@@ -215,7 +215,7 @@ fn put_nothing(log: &mut Log, image: &Image) {
 
 #[test]
 fn whole_pages_and_riding_bytes_are_seen() {
-    let mut image = Image::new(4096);
+    let mut image = TestImage::new(4096);
     let table = image.table_place(EMPTY);
     let data = image.places[&(BIG, 19)];
     let (whole_page, whole_data) = (image.read_page(table), image.read_page(data));
@@ -239,7 +239,7 @@ fn whole_pages_and_riding_bytes_are_seen() {
 
 #[test]
 fn a_whole_group_of_the_double_write_area_is_seen() {
-    let mut image = Image::new(4096);
+    let mut image = TestImage::new(4096);
     let place = image.table_place(EMPTY);
     let whole = image.read_page(place);
     image.write_page(place, &[0xee; 4096]);
@@ -253,21 +253,21 @@ fn a_whole_group_of_the_double_write_area_is_seen() {
     };
     let head_bytes = AlignedBuffer::copy_of(&head.encode(POOL, &image.geometry));
     let offset = DoubleWriteHead::head_offset(&image.geometry, 0);
-    image.device.write(Purpose::DoubleWrite, offset, head_bytes).expect("in range");
+    image.device.write(IoPurpose::DoubleWrite, offset, head_bytes).expect("in range");
     let report = check(&image);
     assert!(!report.is_clean(), "the copy is missing");
     assert!(report.notes[0].contains(" 0 pages from the double-write"), "{:?}", report.notes);
     let offset = DoubleWriteHead::page_offset(&image.geometry, 0);
     let copy = AlignedBuffer::copy_of(&whole);
-    image.device.write(Purpose::DoubleWrite, offset, copy).expect("in range");
+    image.device.write(IoPurpose::DoubleWrite, offset, copy).expect("in range");
     let report = check(&image);
     assert!(report.is_clean(), "{}", report.to_text());
 }
 
-/// A group that went home long ago: the places of its pages may be data by now.
+/// Goal: a group written back long ago is ignored, since the places of its pages may hold data.
 #[test]
 fn a_stale_group_of_the_double_write_area_is_not_seen() {
-    let mut image = Image::new(4096);
+    let mut image = TestImage::new(4096);
     let data = image.places[&(BIG, 3)];
     let stale = image.read_page(image.table_place(EMPTY));
     open(&mut image);
@@ -281,17 +281,17 @@ fn a_stale_group_of_the_double_write_area_is_not_seen() {
         };
         let bytes = AlignedBuffer::copy_of(&head.encode(POOL, &image.geometry, slot));
         let offset = image.geometry.journal_offset + slot * 4096;
-        image.device.write(Purpose::Journal, offset, bytes).expect("in range");
+        image.device.write(IoPurpose::Journal, offset, bytes).expect("in range");
     }
     for (sequence, is_clean) in [(3, true), (4, false)] {
         let entries = vec![(data, page_crc(&stale))];
         let head = DoubleWriteHead { sequence, head_index: 0, page_count: 1, lsn: Lsn(1), entries };
         let head = AlignedBuffer::copy_of(&head.encode(POOL, &image.geometry));
         let offset = DoubleWriteHead::head_offset(&image.geometry, 0);
-        image.device.write(Purpose::DoubleWrite, offset, head).expect("in range");
+        image.device.write(IoPurpose::DoubleWrite, offset, head).expect("in range");
         let offset = DoubleWriteHead::page_offset(&image.geometry, 0);
         let copy = AlignedBuffer::copy_of(&stale);
-        image.device.write(Purpose::DoubleWrite, offset, copy).expect("in range");
+        image.device.write(IoPurpose::DoubleWrite, offset, copy).expect("in range");
         let report = check(&image);
         assert_eq!(report.is_clean(), is_clean, "{sequence}: {}", report.to_text());
     }
@@ -299,7 +299,7 @@ fn a_stale_group_of_the_double_write_area_is_not_seen() {
 
 #[test]
 fn absurd_logs_are_reported() {
-    let mut image = Image::new(4096);
+    let mut image = TestImage::new(4096);
     let mut log = open(&mut image);
     let mut payload = Vec::new();
     put_log_data(&mut payload, 1, Place::new(0, 9999, 0), &OWNER, b"nowhere");
@@ -309,11 +309,11 @@ fn absurd_logs_are_reported() {
     let report = check(&image);
     assert_eq!(report.counts[&DefectCode::JR003], 2, "{}", report.to_text());
 
-    let mut image = Image::new(4096);
+    let mut image = TestImage::new(4096);
     open(&mut image);
     let offset = image.geometry.journal_offset;
     let nothing = AlignedBuffer::zeroed(4 * 4096);
-    image.device.write(Purpose::Journal, offset, nothing).expect("in range");
+    image.device.write(IoPurpose::Journal, offset, nothing).expect("in range");
     let report = check(&image);
     assert_eq!(
         report.counts.keys().collect::<Vec<_>>(),
@@ -323,12 +323,12 @@ fn absurd_logs_are_reported() {
     );
 }
 
-/// L4: a chunk tells of a head that is not there; a pool that was closed is asked too.
+/// Goal: a chunk that refers to a missing head is reported (L4), in a closed pool too.
 #[test]
 fn a_lost_head_is_reported() {
     for is_open in [true, false] {
         for (head, is_known) in [(1, true), (2, false)] {
-            let mut image = Image::new(4096);
+            let mut image = TestImage::new(4096);
             let mut log = open(&mut image);
             log.head = head;
             put_nothing(&mut log, &image);
@@ -342,15 +342,15 @@ fn a_lost_head_is_reported() {
     }
 }
 
-/// Goal: a page that the log changes and nothing leads to is named where a mount would refuse it,
-/// and only there. Method: a run of bytes for a page in free space that holds no page; the same in
-/// a class that made it and was lost.
+/// Goal: a damaged page that the log changes and no pointer leads to is reported exactly if a mount
+/// would refuse it. Method: a run of bytes for a free place without a page; then a whole page of a
+/// class that was undone.
 #[test]
 fn a_damaged_page_of_the_log_that_nobody_needs_is_named() {
     for (is_whole, commits, expected) in
         [(false, true, Some(1)), (false, false, Some(1)), (true, false, None)]
     {
-        let mut image = Image::new(4096);
+        let mut image = TestImage::new(4096);
         let mut log = open(&mut image);
         let place = Place::new(0, 0, image.geometry.fragments_of(0) - 1);
         let (old, new) = ([0; 4096], [7; 4096]);
@@ -371,9 +371,8 @@ fn a_damaged_page_of_the_log_that_nobody_needs_is_named() {
     }
 }
 
-/// Goal: how long a replay takes does not depend on how classes became one another. Method: classes
-/// that became the next one each, in both orders, more than can be followed afresh for each; and
-/// ones that became each other. All are kept if the last is.
+/// Goal: the time of a replay does not depend on the order in which classes were merged. Method:
+/// long chains of merges in both orders, and a cycle. If the last class committed, all are kept.
 #[test]
 fn a_long_chain_of_merges_is_followed_once() {
     const CLASSES: u64 = 30_000;
@@ -384,7 +383,7 @@ fn a_long_chain_of_merges_is_followed_once() {
     let downwards: Vec<(u64, u64)> = chain().rev().collect();
     let around = chain().chain([(CLASSES, 1)]).collect();
     for (merges, commits) in [(upwards, true), (downwards, true), (around, false)] {
-        let mut image = Image::new(4096);
+        let mut image = TestImage::new(4096);
         let mut log = open(&mut image);
         for merges in merges.chunks(2000) {
             let mut payload = Vec::new();

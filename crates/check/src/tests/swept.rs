@@ -1,4 +1,4 @@
-//! Reading in physical order: what is read together and ahead is judged as if it were read alone.
+//! Reading in physical order: a page read in a run is judged as if it were read alone.
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use runtime::prng::Prng;
 use storage::device::{MemoryDevice, SharedDevice};
 
 use super::fuzz::{index_below, metadata_places, mutate, restamp_slots};
-use super::image::{BIG, DIR, Image, SMALL};
+use super::image::{BIG, DIR, SMALL, TestImage};
 use super::planted::BadSector;
 use crate::convert::to_u64;
-use crate::reader::Reader;
-use crate::report::Report;
-use crate::space::Space;
+use crate::reader::PoolReader;
+use crate::report::ConsistencyReport;
+use crate::space::FragmentSpace;
 use crate::sweep::{RUN_BYTES_MAX, Sweep};
-use crate::{Options, run};
+use crate::{CheckOptions, run};
 
 const SEEDS: u64 = 400;
-/// An eighth of it is less than one run.
+/// An eighth of this is less than one run, so there is no sweep.
 const MEMORY_FOR_NO_SWEEP: u64 = 4 << 20;
 
-fn check_with(device: SharedDevice, memory_bytes_max: u64) -> Report {
-    run(device, Options { memory_bytes_max, ..Options::default() }, &mut |_| {})
+fn check_with(device: SharedDevice, memory_bytes_max: u64) -> ConsistencyReport {
+    run(device, CheckOptions { memory_bytes_max, ..CheckOptions::default() }, &mut |_| {})
 }
 
-/// Goal: whether a page came with its neighbours or by itself changes no verdict. Method: pages
-/// changed under good checksums, as `fuzz.rs` does, checked with a sweep and without.
+/// Goal: the verdict on a page does not depend on whether it was read in a run. Method: pages
+/// changed under good checksums, as in `fuzz.rs`, checked with a sweep and without.
 #[test]
 fn swept_pages_are_judged_like_pages_read_alone() {
-    let image = Image::new(4096);
+    let image = TestImage::new(4096);
     let places = metadata_places(&image);
     let mut found = 0;
     for seed in 0..SEEDS {
@@ -56,10 +56,10 @@ fn swept_pages_are_judged_like_pages_read_alone() {
     assert!(found > SEEDS / 2, "only {found} of {SEEDS} were found");
 }
 
-/// A page or a block that can't be read costs none of its neighbours, with which it is read.
+/// Goal: an unreadable page or block costs none of the neighbours that are read with it.
 #[test]
 fn what_cannot_be_read_is_the_only_thing_reported() {
-    let image = Image::new(4096);
+    let image = TestImage::new(4096);
     for (key, path) in [((DIR, 0), "/dir"), ((BIG, 3), "/big"), ((SMALL, 0), "/small")] {
         let place = image.places[&key];
         let device = Arc::new(BadSector { below: image.device.clone(), bad: image.offset(place) });
@@ -70,10 +70,10 @@ fn what_cannot_be_read_is_the_only_thing_reported() {
     }
 }
 
-/// A group whose segments all hold metadata, every page of it in use.
+/// A group whose segments all hold metadata, with every page in use.
 struct Full {
-    reader: Reader,
-    space: Space,
+    reader: PoolReader,
+    space: FragmentSpace,
     pages: Vec<u64>,
 }
 
@@ -88,7 +88,7 @@ impl Full {
             journal_bytes: None,
         })
         .expect("large enough");
-        let mut space = Space::new(geometry.clone());
+        let mut space = FragmentSpace::new(geometry.clone());
         let group = space.add_group(0, true);
         for segment in 0..geometry.segments_of(0) {
             group.set_segment(segment, Some(SegmentKind::Metadata), geometry.segment_fragments);
@@ -96,10 +96,10 @@ impl Full {
         let front = crate::space::front_fragments(&geometry, 0);
         let offset = |at| geometry.device_offset(Place::new(0, 0, at), 1).expect("in the group");
         let pages = (front..geometry.fragments_of(0)).map(offset).collect();
-        Full { reader: Reader::new(device, geometry, PoolId([1; 16])), space, pages }
+        Full { reader: PoolReader::new(device, geometry, PoolId([1; 16])), space, pages }
     }
 
-    /// Takes page `index`; whether the sweep had it.
+    /// Takes page `index`. Returns whether the sweep had read it.
     fn take(&mut self, sweep: &mut Sweep, index: usize) -> bool {
         let offset = self.pages[index];
         let front = crate::space::front_fragments(&self.reader.geometry, 0);
@@ -113,8 +113,8 @@ impl Full {
     }
 }
 
-/// Goal: whatever order pages are taken in, the sweep keeps no more than it may, gives back all
-/// that was taken, and in the order of the device it brings every page.
+/// Goal: in any order of taking, the sweep stays within its memory and frees all that was taken. In
+/// the order of the device it reads every page.
 #[test]
 fn the_sweep_keeps_to_its_memory_in_every_order() {
     const RUNS: u64 = 3;

@@ -5,26 +5,25 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::members::MemberPaths;
-use crate::size::ByteSize;
+use control::size::ByteSize;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast device list d0.hf\n  \
-                        holdfast device fail d0.hf d1.hf\n  \
-                        holdfast device replace d0.hf d1.hf new.hf --wait\n  \
-                        holdfast device online d0.hf d1.hf --wait\n  \
-                        holdfast device add d0.hf spare.hf --spare\n  \
-                        holdfast device add d0.hf /dev/sdb\n  \
-                        holdfast device grow d0.hf\n  \
-                        holdfast device add d0.hf /dev/sdb --mirror d0.hf --wait\n  \
-                        holdfast device add d0.hf /dev/sde --raid5 d0.hf --wait\n  \
-                        holdfast device add d0.hf /dev/sdf --stripe d0.hf --wait\n  \
-                        holdfast device add d0.hf /dev/sdg --round-robin d0.hf\n  \
-                        holdfast device remove d0.hf /dev/sdb --wait\n  \
-                        holdfast device remove d0.hf d1.hf --accept-no-redundancy\n\n\
-                        POOL is any device of the pool, or a directory that it is mounted on. A \
-                        device is named by\nits path, its slot or its id, as `device list` shows \
-                        them. A mounted pool is asked through its\nserver; another is opened for \
-                        the command.")]
+#[command(after_help = "Examples:\n  \
+    holdfast device list d0.hf\n  \
+    holdfast device fail d0.hf d1.hf\n  \
+    holdfast device replace d0.hf d1.hf new.hf --wait\n  \
+    holdfast device online d0.hf d1.hf --wait\n  \
+    holdfast device add d0.hf spare.hf --spare\n  \
+    holdfast device add d0.hf /dev/sdb\n  \
+    holdfast device grow d0.hf\n  \
+    holdfast device add d0.hf /dev/sdb --mirror d0.hf --wait\n  \
+    holdfast device add d0.hf /dev/sde --raid5 d0.hf --wait\n  \
+    holdfast device add d0.hf /dev/sdf --stripe d0.hf --wait\n  \
+    holdfast device add d0.hf /dev/sdg --round-robin d0.hf\n  \
+    holdfast device remove d0.hf /dev/sdb --wait\n  \
+    holdfast device remove d0.hf d1.hf --accept-no-redundancy\n\nPOOL is a device of the pool, or \
+    its mount point. A device is named by its path, slot or id\n(see `device list`). The command \
+    uses the server of a mounted or served pool, and opens any\nother pool itself.")]
 pub(crate) struct DeviceArgs {
     #[command(flatten)]
     pub(crate) members: MemberPaths,
@@ -34,182 +33,163 @@ pub(crate) struct DeviceArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeviceCommand {
-    /// Show the devices of a pool, what each is and what happened to it
+    /// List the devices of a pool with their states and error counters
     #[command(after_help = "Examples:\n  holdfast device list d0.hf --json\n  \
                             holdfast device list d0.hf d1.hf")]
     List {
-        /// The pool
+        /// Name or a device of the pool, or its mount point
         pool: PathBuf,
-        /// Path, slot or id of devices; none: all
+        /// Path, slot or id of devices [default: all]
         devices: Vec<String>,
     },
-    /// Leave devices behind, as if they had failed
-    #[command(after_help = "Examples:\n  holdfast device fail d0.hf d1.hf\n  \
-                            holdfast device fail d0.hf d1.hf --wait\n\n\
-                            Refused where the others do not have all that the pool holds. With \
-                            --wait a spare takes the\nplace of each, and the next one is left \
-                            behind when that has all; where there is no spare that is\nlarge \
-                            enough, nothing is done.")]
+    /// Mark devices as failed
+    #[command(after_help = "Examples:\n  \
+        holdfast device fail d0.hf d1.hf\n  \
+        holdfast device fail d0.hf d1.hf --wait\n\nRefused if the remaining devices are not \
+        complete. With --wait, a spare replaces each device\nand is rebuilt before the next device \
+        is failed; without a spare that is large enough, nothing\nis done.")]
     Fail {
-        /// The pool
+        /// Name or a device of the pool, or its mount point
         pool: PathBuf,
-        /// Path, slot or id of each
+        /// Path, slot or id of devices
         #[arg(required = true)]
         devices: Vec<String>,
-        /// Return when a spare has taken the place of each, and has all
+        /// Wait until spares have replaced them and are rebuilt
         #[arg(long)]
         wait: bool,
     },
-    /// Clear the error counters of devices, and forget devices that failed and were replaced
-    #[command(after_help = "Examples:\n  holdfast device clear d0.hf\n  \
-                            holdfast device clear d0.hf d1.hf\n\n\
-                            `status` warns of a device with errors until it is replaced, its \
-                            counters are cleared,\nor the pool is mounted anew. Clear them when \
-                            the cause is fixed, for example a bad cable.")]
+    /// Clear error counters, and forget failed devices that were replaced
+    #[command(after_help = "Examples:\n  \
+        holdfast device clear d0.hf\n  \
+        holdfast device clear d0.hf d1.hf\n\n`status` warns of a device with errors until it is \
+        replaced, its counters are cleared, or the\npool is mounted again. Clear them when the \
+        cause is fixed, for example a bad cable.")]
     Clear {
-        /// The pool
+        /// Name or a device of the pool, or its mount point
         pool: PathBuf,
-        /// Path, slot or id of each; none: all
+        /// Path, slot or id of devices [default: all]
         devices: Vec<String>,
     },
-    /// Put another device in the place of one, and copy everything to it
-    #[command(after_help = "Example:\n  holdfast device replace d0.hf d1.hf new.hf --wait\n\n\
-                            The old device gets nothing more from now on. A job copies; it goes \
-                            on after a crash, and\nwhen the pool is opened again. Of a \
-                            round-robin the new one comes and takes files in turn, and\nthe old \
-                            one leaves, as by `device remove`.")]
+    /// Replace a device with a new one, and rebuild its contents
+    #[command(after_help = "Example:\n  \
+        holdfast device replace d0.hf d1.hf new.hf --wait\n\nThe old device is not written any \
+        more. A job rebuilds the new one; it continues after a crash,\nand when the pool is opened \
+        again. In a round-robin, the new device is added, and the old one\nis removed as by \
+        `device remove`.")]
     Replace {
-        /// The pool
+        /// Name or a device of the pool, or its mount point
         pool: PathBuf,
-        /// Path, slot or id of the old one
+        /// Path, slot or id of the old device
         old: String,
-        /// The new one: a file (made if it is missing) or block device
+        /// New device: a block device, or a file, which is created if it does not exist
         new: PathBuf,
-        /// Return when the new one has all
+        /// Wait until the rebuild has ended
         #[arg(long)]
         wait: bool,
-        /// Overwrite what is on the new one
+        /// Overwrite existing data on the new device
         #[arg(long)]
         force: bool,
     },
-    /// Bring back a device that was away: it gets what was written meanwhile, and no more
-    #[command(after_help = "Example:\n  holdfast device online d0.hf d1.hf --wait\n\n\
-                            For a device that failed, was missing or was failed by hand, and \
-                            still has what it had.\nIt gets every write from now on, and a job \
-                            copies what changed while it was away; until\nthen it is not read. \
-                            One that is missing at a mount and is there at a later one comes \
-                            back\nby itself.")]
+    /// Bring a device back online, and copy what it has missed
+    #[command(after_help = "Example:\n  \
+        holdfast device online d0.hf d1.hf --wait\n\nFor a device that failed, was missing or was \
+        failed by command, and still has its data. It gets\nall new writes, and a job copies what \
+        it has missed; until then it is not read. A device that\nwas missing at a mount and is \
+        there at the next comes back by itself.")]
     Online {
-        /// The pool
+        /// Name or a device of the pool, or its mount point
         pool: PathBuf,
-        /// Slot or id of each, or the path where it is now
+        /// Slot, id or current path of devices
         #[arg(required = true)]
         devices: Vec<String>,
-        /// Return when they have all
+        /// Wait until they are rebuilt
         #[arg(long)]
         wait: bool,
     },
-    /// Add a device to the pool: for data, as a copy of another, or as a spare
-    #[command(after_help = "Examples:\n  holdfast device add d0.hf /dev/sdb\n  \
-                            holdfast device add d0.hf /dev/sdb --mirror d0.hf --wait\n  \
-                            holdfast device add d0.hf /dev/sde --raid5 d0.hf\n  \
-                            holdfast device add d0.hf more.hf --size 2G\n  \
-                            holdfast device add d0.hf spare.hf --spare\n  \
-                            holdfast device add d0.hf /dev/sdf --spare --force\n\n\
-                            A pool of single devices gets one more of them, a disk group of its \
-                            own (`group list`): data\ngoes there too from now on. A pool that is \
-                            one raid5 or stripe gets it as\nwith --raid5. In others with \
-                            redundancy it must be said: `group add`, --mirror, --raid5.\n\n\
-                            With --mirror OLD it becomes a copy more of the disk group of OLD: a \
-                            single becomes a\nmirror of two, a mirror of two one of three. It gets \
-                            every write from now on, a job copies\nthe rest, and until it has all \
-                            it is not read.\n\n\
-                            With --raid5 OLD, or --stripe OLD, the raid5 or stripe that OLD is in \
-                            gets a device more: a\njob spreads what it holds over all of \
-                            them, segment by segment, while the pool is in use, and\nthen it has \
-                            more room. It goes on after a crash, and waits while a device is \
-                            away.\n\n\
-                            With --round-robin OLD the round-robin that OLD is in gets a device \
-                            more: new files take it in turn\nwith the others from then on, and \
-                            what there is stays where it is. A single that holds data alone\nis a \
-                            round-robin of two then. It must be as large as the pool uses of the \
-                            others.\n\n\
-                            A spare holds nothing. When a device of the mounted pool has failed or \
-                            is missing, the\nsmallest spare that is large enough takes its place, \
-                            and a job makes it whole. A pool has up\nto 8 spares.")]
+    /// Add devices: for data, to an existing disk group, or as spares
+    #[command(after_help = "Examples:\n  \
+        holdfast device add d0.hf /dev/sdb\n  \
+        holdfast device add d0.hf /dev/sdb --mirror d0.hf --wait\n  \
+        holdfast device add d0.hf /dev/sde --raid5 d0.hf\n  \
+        holdfast device add d0.hf more.hf --size 2G\n  \
+        holdfast device add d0.hf spare.hf --spare\n  \
+        holdfast device add d0.hf /dev/sdf --spare --force\n\nWithout an option, a pool of single \
+        devices gets a disk group of one device for data, and a\npool that is one raid5 or stripe \
+        is widened. Other pools with redundancy need --mirror, --raid5\nor `group \
+        add`.\n\n--mirror OLD attaches a further copy: a single becomes a mirror of two, a mirror \
+        of two one of\nthree. A job rebuilds the device, which is not read until then.\n\n--raid5 \
+        OLD, or --stripe OLD, widens the disk group of OLD: a job moves its segments to \
+        wider\nstripes while the pool is in use, and then the space is available. It continues \
+        after a crash,\nand waits while a device is missing.\n\n--round-robin OLD adds to the \
+        round-robin of OLD: new files are placed on its devices in turn,\nand existing ones stay. \
+        A single that holds only data becomes a round-robin of two. The device\nmust be as large \
+        as the pool uses of the others.\n\nWhen a device of an open pool has failed or is missing, \
+        the smallest spare that is large enough\nreplaces it, and a job rebuilds it. A pool has up \
+        to 8 spares.")]
     Add {
-        /// The pool
+        /// Name or a device of the pool, or its mount point
         pool: PathBuf,
-        /// The devices: files (made if they are missing) or block devices
+        /// Block devices, or files, which are created if they do not exist
         #[arg(required = true)]
         devices: Vec<PathBuf>,
-        /// Keep it as a spare
+        /// Add it as a hot spare
         #[arg(long)]
         spare: bool,
         #[command(flatten)]
-        joins: Joins,
-        /// Size of a file that is not there yet
+        joins: AttachArgs,
+        /// Size of files that are created
         #[arg(long, conflicts_with = "spare")]
         size: Option<ByteSize>,
-        /// Return when the copy has all, or all is spread
+        /// Wait until the rebuild or the rebalancing has ended
         #[arg(long, conflicts_with = "spare")]
         wait: bool,
-        /// Overwrite what is on it
+        /// Overwrite existing data on the devices
         #[arg(long)]
         force: bool,
     },
-    /// Use all of devices that have become longer, while the pool is in use
-    #[command(after_help = "Examples:\n  truncate -s 2G d0.hf && holdfast device grow d0.hf\n  \
-                            holdfast device grow d0.hf --size 2G\n  \
-                            lvextend -L +100G vg/pool && holdfast device grow /dev/vg/pool\n  \
-                            holdfast device grow d0.hf d1.hf d2.hf\n\n\
-                            A pool does not become longer by itself when its file, logical \
-                            volume or partition does, or when\nall devices of a mirror or raid5 \
-                            were replaced by larger ones: this makes it so, at once, and \
-                            moves\nnothing. Without DEVICE all disk groups grow that can, else \
-                            those that have one of the devices. Of a\nmirror, stripe or raid5 \
-                            the smallest device counts. All devices of a disk group must be \
-                            online. How much\ncould not be used, and why, is said. A pool never \
-                            becomes shorter.")]
+    /// Use the added space of devices that were enlarged, online
+    #[command(after_help = "Examples:\n  \
+        truncate -s 2G d0.hf && holdfast device grow d0.hf\n  \
+        holdfast device grow d0.hf --size 2G\n  \
+        lvextend -L +100G vg/pool && holdfast device grow /dev/vg/pool\n  \
+        holdfast device grow d0.hf d1.hf d2.hf\n\nUse this after a file, logical volume or \
+        partition was enlarged, or after all devices of a\nmirror or raid5 were replaced by larger \
+        ones. It takes effect at once and moves no data.\nWithout DEVICE all disk groups grow that \
+        can. The smallest device of a mirror, stripe or raid5\ncounts, and all its devices must be \
+        online. A pool cannot shrink.")]
     Grow {
-        /// The pool
+        /// Name or a device of the pool, or its mount point
         pool: PathBuf,
-        /// Path, slot or id of devices; none: all
+        /// Path, slot or id of devices [default: all]
         devices: Vec<String>,
-        /// Make files so long first
+        /// Extend files to this size first
         #[arg(long)]
         size: Option<ByteSize>,
     },
-    /// Take a device out of the pool: a spare, one of a mirror, raid5, stripe or round-robin, or a
-    /// disk group of its own
-    #[command(after_help = "Examples:\n  holdfast device remove d0.hf spare.hf\n  \
-                            holdfast device remove d0.hf d2.hf\n  \
-                            holdfast device remove d0.hf /dev/sdb --wait\n\n\
-                            One of a mirror of three leaves a mirror of two; of two a single is \
-                            left, without redundancy,\nwhich must be said. It is refused where \
-                            the others do not have all. It is also how one that is\nmissing or \
-                            has failed is forgotten for good.\n\n\
-                            What a disk group of its own holds is moved elsewhere before, by a \
-                            job, as `group remove`\ndoes; where that does not fit it is refused, \
-                            with the missing bytes. Its label is taken off\nthen, so that it is \
-                            of no pool any more.\n\n\
-                            Of a raid5 of four or more, or a stripe of three or more, a job moves \
-                            what the device holds\nto the others, which goes on after a crash. \
-                            The pool has less room from the first moment on;\nwhere what it \
-                            holds does not fit, it is refused, with the missing bytes. All \
-                            devices of the disk\ngroup must be online.\n\n\
-                            What a device of a round-robin holds is moved to the others, or \
-                            elsewhere, in the same way; of two\nthe other is a single then.")]
+    /// Remove devices: spares, members of a disk group, or disk groups of one device
+    #[command(after_help = "Examples:\n  \
+        holdfast device remove d0.hf spare.hf\n  \
+        holdfast device remove d0.hf d2.hf\n  \
+        holdfast device remove d0.hf /dev/sdb --wait\n\nA mirror of three becomes a mirror of two. \
+        A mirror of two becomes a single without redundancy,\nwith --accept-no-redundancy. Refused \
+        if the remaining devices are not complete. Also forgets a\nmissing or failed device for \
+        good.\n\nThe contents of a disk group of one device are moved to the others by a job \
+        first, as by `group\nremove`; if they do not fit, it is refused. Its label is erased at \
+        the end.\n\nFrom a raid5 of four or more, or a stripe of three or more, a job moves the \
+        data to the others;\nit continues after a crash. The pool has less space at once; if the \
+        data does not fit, it is\nrefused. All devices of the disk group must be online.\n\nThe \
+        files of a device of a round-robin are moved to the others in the same way; of two \
+        devices\nthe other becomes a single.")]
     Remove {
-        /// The pool
+        /// Name or a device of the pool, or its mount point
         pool: PathBuf,
-        /// Path, slot or id of each
+        /// Path, slot or id of devices
         #[arg(required = true)]
         devices: Vec<String>,
-        /// Return when they are gone
+        /// Wait until they are removed
         #[arg(long)]
         wait: bool,
-        /// Of a mirror of two: let each byte be on one device alone from now on
+        /// Allow a mirror of two to become a single device without redundancy
         #[arg(long)]
         accept_no_redundancy: bool,
     },
@@ -218,22 +198,21 @@ pub(crate) enum DeviceCommand {
 /// Which disk group a device comes to.
 #[derive(Debug, Args)]
 #[group(multiple = false, conflicts_with = "spare")]
-pub(crate) struct Joins {
-    /// Make it a copy more of the disk group of this device: path, slot or id
+pub(crate) struct AttachArgs {
+    /// Attach as a further copy to the single or mirror of this device: path, slot or id
     #[arg(long, value_name = "OLD")]
     mirror: Option<String>,
-    /// Spread the raid5 or stripe that this device is in over it too: path, slot or id
+    /// Widen the raid5 or stripe of this device: path, slot or id
     #[arg(long, visible_alias = "stripe", value_name = "OLD")]
     raid5: Option<String>,
-    /// Have it take files in turn with the round-robin that this device is in, or with this device:
-    /// path, slot or id
+    /// Add to the round-robin of this device, or make one with it: path, slot or id
     #[arg(long, value_name = "OLD")]
     round_robin: Option<String>,
 }
 
 /// What a device becomes that comes to a disk group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Joining {
+pub(crate) enum AttachModeName {
     /// A copy more.
     Copy,
     /// One more to spread over.
@@ -242,20 +221,20 @@ pub(crate) enum Joining {
     InTurn,
 }
 
-impl Joins {
+impl AttachArgs {
     /// Returns the device whose disk group it comes to, and what it becomes there.
-    pub(crate) fn beside(&self) -> Option<(&str, Joining)> {
-        let copy = self.mirror.as_deref().map(|old| (old, Joining::Copy));
-        let spread = self.raid5.as_deref().map(|old| (old, Joining::Spread));
-        let in_turn = self.round_robin.as_deref().map(|old| (old, Joining::InTurn));
+    pub(crate) fn beside(&self) -> Option<(&str, AttachModeName)> {
+        let copy = self.mirror.as_deref().map(|old| (old, AttachModeName::Copy));
+        let spread = self.raid5.as_deref().map(|old| (old, AttachModeName::Spread));
+        let in_turn = self.round_robin.as_deref().map(|old| (old, AttachModeName::InTurn));
         copy.or(spread).or(in_turn)
     }
 }
 
 impl DeviceCommand {
-    /// Returns the pool, or what it is mounted on.
-    pub(crate) fn pool(&self) -> &Path {
-        match self {
+    argument! {
+        /// Returns the pool, or what it is mounted on.
+        pool, pool_mut,
             DeviceCommand::List { pool, .. }
             | DeviceCommand::Fail { pool, .. }
             | DeviceCommand::Clear { pool, .. }
@@ -263,14 +242,13 @@ impl DeviceCommand {
             | DeviceCommand::Online { pool, .. }
             | DeviceCommand::Add { pool, .. }
             | DeviceCommand::Grow { pool, .. }
-            | DeviceCommand::Remove { pool, .. } => pool,
-        }
+            | DeviceCommand::Remove { pool, .. } => pool
     }
 
-    /// Returns the pool, and the devices that are to come. One that the pool has may be named
-    /// though it does not answer.
-    pub(crate) fn paths(&self) -> Vec<&Path> {
-        let new = match self {
+    /// Returns the devices to be added. Devices of the pool are left out: a command may name one
+    /// that does not answer.
+    pub(crate) fn new_devices(&self) -> &[PathBuf] {
+        match self {
             DeviceCommand::Add { devices, .. } => devices.as_slice(),
             DeviceCommand::Replace { new, .. } => std::slice::from_ref(new),
             DeviceCommand::List { .. }
@@ -279,20 +257,19 @@ impl DeviceCommand {
             | DeviceCommand::Online { .. }
             | DeviceCommand::Grow { .. }
             | DeviceCommand::Remove { .. } => &[],
-        };
-        std::iter::once(self.pool()).chain(new.iter().map(PathBuf::as_path)).collect()
+        }
     }
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  holdfast scrub d0.hf --wait\n\n\
-                        Reads all copies, and writes again what is bad on one device and good on \
-                        another. A job:\n`holdfast job list` shows how far it is. A pool that is \
-                        not mounted is opened, and waited for.")]
+#[command(after_help = "Example:\n  \
+    holdfast scrub d0.hf --wait\n\nReads all copies and parity, and rewrites bad ones from good \
+    ones, as a background job (see\n`holdfast job list`). A pool that is neither mounted nor \
+    served is opened for the command,\nwhich then waits.")]
 pub(crate) struct ScrubArgs {
-    /// Any device of the pool, or a directory that it is mounted on
+    /// Name or a device of the pool, or its mount point
     pub(crate) pool: PathBuf,
-    /// Return when it has ended, and say what it has found
+    /// Wait for the end, and report the result
     #[arg(long)]
     pub(crate) wait: bool,
     #[command(flatten)]
@@ -300,14 +277,13 @@ pub(crate) struct ScrubArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  holdfast trim pool.hf\n\n\
-                        Discards free segments once: punches holes in files, discards ranges of \
-                        block devices.\nDisk groups of kind raid5 and stripe are not discarded. \
-                        Each disk group keeps eight free\nsegments for writers meanwhile; one \
-                        with no more than these is passed over. A pool that is\nnot mounted is \
-                        opened. `mount -o discard` discards freed space all the time.")]
+#[command(after_help = "Example:\n  \
+    holdfast trim pool.hf\n\nDiscards free segments: punches holes in files, discards ranges of \
+    block devices. Skips raid5\nand stripe disk groups, and eight free segments of each other \
+    group. `mount -o discard`\ndiscards continuously. A pool that is neither mounted nor served is \
+    opened for the command.")]
 pub(crate) struct TrimArgs {
-    /// Any device of the pool, or a directory that it is mounted on
+    /// Name or a device of the pool, or its mount point
     pub(crate) pool: PathBuf,
     #[command(flatten)]
     pub(crate) members: MemberPaths,

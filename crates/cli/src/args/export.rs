@@ -2,18 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
-use crate::control::SquashName;
+use control::SquashName;
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  holdfast export add pool.hf:home /home --to 10.0.0.0/8 --rw\n  \
-                        holdfast export list pool.hf\n  \
-                        holdfast export remove pool.hf /home\n\n\
-                        The pool is served meanwhile (`holdfast serve`). What is added or removed \
-                        counts at once, and\nstays so when the server is started again."
-)]
+#[command(after_help = "Examples:\n  \
+        holdfast export add pool.hf:home /home --to 10.0.0.0/8 --rw\n  \
+        holdfast export list pool.hf\n  \
+        holdfast export remove pool.hf /home\n\nThe pool must be served (`holdfast serve`). \
+        Changes take effect at once and are kept over\nrestarts.")]
 pub(crate) struct ExportArgs {
     #[command(subcommand)]
     pub(crate) command: ExportCommand,
@@ -21,62 +19,81 @@ pub(crate) struct ExportArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExportCommand {
-    /// Export a fileset, or a directory of one, to clients
+    /// Export a fileset, or a directory of it
     #[command(after_help = "Examples:\n  \
                             holdfast export add pool.hf:home /home --to 10.0.0.0/8,fd00::/8\n  \
                             holdfast export add pool.hf:pub /pub --to 0.0.0.0/0 --squash all")]
     Add {
-        /// POOL:a/b; POOL alone: the fileset that it is served with
+        /// POOL:a/b [default: the fileset that the pool is served with]
         fileset: PathBuf,
-        /// What clients mount: a path from /
+        /// Name of the export, an absolute path that clients mount
         name: String,
-        /// Networks of clients that may use it [default: this machine]
+        /// Networks that may access it [default: this machine]
         #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
         to: Vec<String>,
-        /// Let clients change what is in it
+        /// Allow writes [default: read-only]
         #[arg(long)]
         rw: bool,
-        /// Which users of a client act as nobody
+        /// Users of clients that are mapped to the anonymous user
         #[arg(long, value_enum, default_value = "root")]
-        squash: SquashName,
-        /// User and group of nobody [default: 65534:65534]
+        squash: SquashChoice,
+        /// Anonymous user and group [default: 65534:65534]
         #[arg(long, value_name = "UID:GID", value_parser = parse_ids)]
         anon: Option<(u32, u32)>,
         /// Export only this directory of the fileset
         #[arg(long, value_name = "PATH")]
         dir: Option<String>,
-        /// Let requests come from any port: any user of a client may then claim to be any other
+        /// Accept requests from unprivileged ports: users of a client can then act as any user
         #[arg(long)]
         insecure: bool,
-        /// Answer changes of names and attributes before they are durable: a crash may lose what
-        /// clients were told is done
+        /// Reply to metadata changes before they are durable: a crash may lose acknowledged changes
         #[arg(long = "async")]
         is_async: bool,
     },
-    /// Show what a server exports, each with the line that mounts it
+    /// List the exports of a server, with the command that mounts each
     #[command(after_help = "Example:\n  holdfast export list pool.hf --json")]
     List {
         /// A served pool
         pool: PathBuf,
     },
-    /// Export it no more; clients that have it mounted get ESTALE
+    /// Remove an export; clients that have it mounted get ESTALE
     #[command(after_help = "Example:\n  holdfast export remove pool.hf /home")]
     Remove {
         /// A served pool
         pool: PathBuf,
-        /// What clients mount
+        /// Name of the export
         name: String,
     },
 }
 
+/// Which users of a client act as nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SquashChoice {
+    /// No users: root on a client is root here
+    None,
+    /// Root
+    Root,
+    /// All users
+    All,
+}
+
+impl From<SquashChoice> for SquashName {
+    fn from(choice: SquashChoice) -> SquashName {
+        match choice {
+            SquashChoice::None => SquashName::None,
+            SquashChoice::Root => SquashName::Root,
+            SquashChoice::All => SquashName::All,
+        }
+    }
+}
+
 impl ExportCommand {
-    /// Returns the path that is looked at before anything else.
-    pub(crate) fn path(&self) -> &Path {
-        match self {
+    argument! {
+        /// Returns the path that is looked at before anything else.
+        path, path_mut,
             ExportCommand::Add { fileset: path, .. }
             | ExportCommand::List { pool: path }
-            | ExportCommand::Remove { pool: path, .. } => path,
-        }
+            | ExportCommand::Remove { pool: path, .. } => path
     }
 }
 

@@ -7,21 +7,21 @@ use clap::{Args, Subcommand};
 use super::members::MemberPaths;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast fileset create pool.hf:home\n  \
-                        holdfast fileset create pool.hf:home/ann block=64K --quota 10G\n  \
-                        holdfast fileset create pool.hf:mail --quota 10G --reservation 1G\n  \
-                        holdfast fileset list pool.hf\n  \
-                        holdfast fileset set pool.hf:home/ann quota=20G readonly=on\n  \
-                        holdfast fileset rename pool.hf:home/ann pool.hf:home/anna\n  \
-                        holdfast fileset fork pool.hf:home@monday pool.hf:trial\n  \
-                        holdfast fileset restore pool.hf:home@monday\n  \
-                        holdfast fileset promote pool.hf:trial\n  \
-                        holdfast fileset move pool.hf:home big.hf:home\n  \
-                        holdfast fileset move pool.hf:home big.hf:home --abort\n  \
-                        holdfast fileset move pool.hf:home --here\n  \
-                        holdfast fileset delete pool.hf:home --recursive --wait\n\n\
-                        A mounted pool is asked through its server; another is opened for the \
-                        command.\nThe directory of a mount stands for its fileset.")]
+#[command(after_help = "Examples:\n  \
+    holdfast fileset create pool.hf:home\n  \
+    holdfast fileset create pool.hf:home/ann block=64K --quota 10G\n  \
+    holdfast fileset create pool.hf:mail --quota 10G --reservation 1G\n  \
+    holdfast fileset list pool.hf\n  \
+    holdfast fileset set pool.hf:home/ann quota=20G readonly=on\n holdfast fileset rename \
+    pool.hf:home/ann pool.hf:home/anna\n  \
+    holdfast fileset restore pool.hf:home@monday\n  \
+    holdfast fileset promote pool.hf:trial\n  \
+    holdfast fileset move pool.hf:home big.hf:home\n  \
+    holdfast fileset move pool.hf:home big.hf:home --abort\n  \
+    holdfast fileset move pool.hf:home --here\n  \
+    holdfast fileset delete pool.hf:home --recursive --wait\n\nThe command uses the server of a \
+    mounted or served pool, and opens any other pool itself. A\nmount point stands for its \
+    fileset.")]
 pub(crate) struct FilesetArgs {
     #[command(flatten)]
     pub(crate) members: MemberPaths,
@@ -31,32 +31,32 @@ pub(crate) struct FilesetArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FilesetCommand {
-    /// Make a fileset; the one above it in its name must be there
+    /// Create a fileset; its parent must exist
     #[command(
         after_help = "Example:\n  holdfast fileset create pool.hf:home/ann block=64K --quota 10G"
     )]
     Create {
         /// POOL:a/b
         fileset: PathBuf,
-        /// block=SIZE, readonly=on|off, placement=any|GROUP|round-robin|striped [default: as the
-        /// fileset above it], quota=SIZE
+        /// Properties: block=SIZE, readonly=on|off, quota=SIZE,
+        /// placement=any|GROUP|round-robin|striped [default: those of the parent]
         #[arg(value_name = "KEY=VALUE")]
         properties: Vec<String>,
-        /// Most that it may reference [default: no limit]
+        /// Limit of referenced space [default: none]
         #[arg(long, value_name = "SIZE")]
         quota: Option<String>,
-        /// Room that is kept free for it, less what it references [default: none]
+        /// Space reserved for the fileset, including what it references [default: none]
         #[arg(long, value_name = "SIZE")]
         reservation: Option<String>,
     },
-    /// Show the filesets of a pool, or one and those below it
+    /// List the filesets of a pool, or one and its descendants
     #[command(after_help = "Examples:\n  holdfast fileset list pool.hf --json\n  \
                             holdfast fileset list pool.hf:home")]
     List {
-        /// The pool, or a directory that it is mounted on, or POOL:a/b
+        /// A device of the pool, a mount point, or POOL:a/b
         pool: PathBuf,
     },
-    /// Change what a fileset is like; blocks change for new files
+    /// Set properties of a fileset
     #[command(
         after_help = "Examples:\n  holdfast fileset set pool.hf:home readonly=on block=64K\n  \
                             holdfast fileset set pool.hf:home quota=none"
@@ -64,82 +64,70 @@ pub(crate) enum FilesetCommand {
     Set {
         /// POOL:a/b
         fileset: PathBuf,
-        /// block=SIZE, readonly=on|off, quota=SIZE|none, reservation=SIZE|none,
-        /// placement=any|GROUP|round-robin|striped (which disk group new data comes from, of what
-        /// is made in its root directory from now on)
+        /// Properties: block=SIZE (for new files), readonly=on|off, quota=SIZE|none,
+        /// reservation=SIZE|none, placement=any|GROUP|round-robin|striped (for new files in its
+        /// root directory)
         #[arg(value_name = "KEY=VALUE", required = true)]
         properties: Vec<String>,
     },
-    /// Give a fileset another name; those below it move with it
+    /// Rename a fileset, with its descendants
     #[command(after_help = "Example:\n  holdfast fileset rename pool.hf:home/ann pool.hf:ann")]
     Rename {
         /// POOL:a/b
         fileset: PathBuf,
-        /// POOL:c, in the same pool
+        /// New fileset, POOL:c, in the same pool
         to: PathBuf,
     },
-    /// Make a fileset that begins as a clone is, in constant time
-    #[command(
-        after_help = "Example:\n  holdfast fileset fork pool.hf:home@monday pool.hf:trial\n\n\
-                            The clone can't be deleted while it has both a fork and a younger \
-                            clone, or two forks."
-    )]
-    Fork {
-        /// POOL:a/b@monday
-        clone: PathBuf,
-        /// POOL:c, in the same pool
-        to: PathBuf,
-    },
-    /// Make a fileset what a clone of it is; refused while it is mounted or served
-    #[command(after_help = "Example:\n  holdfast fileset restore pool.hf:home@monday\n\n\
-                            What the fileset held since is deleted: take a clone of it first to \
-                            keep it. Younger\nclones stay. The name, the inode numbers and the \
-                            NFS handles stay too.")]
+    /// Roll a fileset back to a snapshot; it must not be mounted or exported
+    #[command(after_help = "Example:\n  \
+        holdfast fileset restore pool.hf:home@monday\n\nChanges since the snapshot are deleted: \
+        take another snapshot first to keep them. Newer clones\nstay. The name, the inode numbers \
+        and the NFS handles stay too.")]
     Restore {
         /// POOL:a/b@monday
-        clone: PathBuf,
-        /// Return when all that the fileset held since is free
+        snapshot: PathBuf,
+        /// Wait until the freed space is available
         #[arg(long)]
         wait: bool,
     },
-    /// Give a fork the clones that it goes back to: they are called after it from then on
-    #[command(after_help = "Example:\n  holdfast fileset promote pool.hf:trial\n\n\
-                            The fileset that had them can be deleted then.")]
+    /// Promote a clone: it takes over the snapshots that it depends on
+    #[command(after_help = "Example:\n  \
+        holdfast fileset promote pool.hf:trial\n\nThe fileset that had the snapshots can be \
+        deleted then.")]
     Promote {
         /// POOL:c
         fileset: PathBuf,
     },
-    /// Move a fileset to another pool; refused while it is mounted or exported
-    #[command(after_help = "Examples:\n  holdfast fileset move pool.hf:home big.hf:home\n  \
-                            holdfast fileset move pool.hf:home big.hf:home --abort\n  \
-                            holdfast fileset move pool.hf:home --here\n\n\
-                            Both pools are served by one server, or by none. Files keep contents, \
-                            attributes and times; the\nupper bits of their inode numbers change. \
-                            A move that was interrupted goes on by the same command;\nwhenever \
-                            that is, the fileset is in exactly one of the two pools. Clones do not \
-                            move along.\n--member is of the pool that it leaves.")]
+    /// Move a fileset to another pool
+    #[command(after_help = "Examples:\n  \
+        holdfast fileset move pool.hf:home big.hf:home\n  \
+        holdfast fileset move pool.hf:home big.hf:home --abort\n  \
+        holdfast fileset move pool.hf:home --here\n\nBoth pools must be served by one server, or \
+        by none. Contents, attributes and times are kept;\nthe upper bits of inode numbers change. \
+        Snapshots are not moved. An interrupted move continues\nwith the same command; at any time \
+        the fileset is in exactly one of the pools. --member is for\nthe source pool.")]
     Move {
         /// POOL:a/b
         fileset: PathBuf,
-        /// OTHER:c, its pool and name from then on; there is no such fileset yet
+        /// Target pool and name, OTHER:c; must not exist
         #[arg(required_unless_present = "here")]
         to: Option<PathBuf>,
-        /// Give the move up: what has come to the other pool is removed there
+        /// Cancel the move, and remove what was received by the target pool
         #[arg(long)]
         abort: bool,
-        /// Decide that the fileset is in this pool, as the other one is lost and can't be asked
+        /// Decide that the fileset is in this pool, because the other pool is lost
         #[arg(long, conflicts_with_all = ["to", "abort"])]
         here: bool,
     },
-    /// Delete a fileset with all that is in it; refused while it is mounted, or others are below it
+    /// Delete a fileset; it must not be mounted or have snapshots
     #[command(after_help = "Example:\n  holdfast fileset delete pool.hf:home --recursive --wait")]
     Delete {
         /// POOL:a/b
         fileset: PathBuf,
-        /// Delete those below it too
+        /// Delete its descendants too
         #[arg(long)]
         recursive: bool,
-        /// Return when all that they held is free
+        /// Wait until the freed space is available
         #[arg(long)]
         wait: bool,
     },
@@ -147,27 +135,26 @@ pub(crate) enum FilesetCommand {
 
 impl FilesetCommand {
     /// Returns the paths that are looked at before anything else.
-    pub(crate) fn paths(&self) -> [Option<&Path>; 2] {
+    pub(crate) fn pools_mut(&mut self) -> [Option<&mut PathBuf>; 2] {
         match self {
             FilesetCommand::Create { fileset, .. }
             | FilesetCommand::Set { fileset, .. }
             | FilesetCommand::Promote { fileset }
             | FilesetCommand::Delete { fileset, .. } => [Some(fileset), None],
-            FilesetCommand::Fork { clone, to } => [Some(clone), Some(to)],
-            FilesetCommand::Restore { clone, .. } => [Some(clone), None],
+            FilesetCommand::Restore { snapshot, .. } => [Some(snapshot), None],
             FilesetCommand::List { pool } => [Some(pool), None],
             FilesetCommand::Rename { fileset, to } => [Some(fileset), Some(to)],
-            FilesetCommand::Move { fileset, to, .. } => [Some(fileset), to.as_deref()],
+            FilesetCommand::Move { fileset, to, .. } => [Some(fileset), to.as_mut()],
         }
     }
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast job list pool.hf\n  \
-                        holdfast job pause pool.hf 1\n  \
-                        holdfast job pace pool.hf 1 20\n  \
-                        holdfast job resume /mnt 1\n\n\
-                        Jobs run while their pool is mounted.")]
+#[command(after_help = "Examples:\n  \
+    holdfast job list pool.hf\n  \
+    holdfast job pause pool.hf 1\n  \
+    holdfast job pace pool.hf 1 20\n  \
+    holdfast job resume /mnt 1\n\nJobs run while their pool is mounted or served.")]
 pub(crate) struct JobArgs {
     #[command(subcommand)]
     pub(crate) command: JobCommand,
@@ -188,21 +175,21 @@ fn parse_pace(text: &str) -> Result<PaceArgument, String> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
-    /// Show the jobs that have an end
+    /// List the running jobs with their progress
     #[command(after_help = "Example:\n  holdfast job list pool.hf --json")]
     List {
-        /// A mounted pool, or a directory that it is mounted on
+        /// A mounted or served pool, or its mount point
         pool: PathBuf,
     },
-    /// Make a job pause
+    /// Pause a job
     #[command(after_help = "Example:\n  holdfast job pause pool.hf 1")]
     Pause {
-        /// A mounted pool, or a directory that it is mounted on
+        /// A mounted or served pool, or its mount point
         pool: PathBuf,
-        /// Number or name, as `job list` shows them
+        /// Number or name of the job (see `job list`)
         job: String,
     },
-    /// Set how much of the time a job works
+    /// Limit the share of time that a job works
     #[command(
         after_help = "Examples:\n  holdfast job pace pool.hf 1 20\n  holdfast job pace pool.hf \
                             1 auto\n\nauto: all the time while nobody uses the pool, half of it \
@@ -210,32 +197,31 @@ pub(crate) enum JobCommand {
                             job ends or the pool is unmounted."
     )]
     Pace {
-        /// A mounted pool, or a directory that it is mounted on
+        /// A mounted or served pool, or its mount point
         pool: PathBuf,
-        /// Number or name, as `job list` shows them
+        /// Number or name of the job (see `job list`)
         job: String,
         /// Percent of the time, 1 to 100, or auto
         #[arg(value_parser = parse_pace)]
         pace: PaceArgument,
     },
-    /// Make a job go on, also one that has failed
+    /// Resume a paused or failed job
     #[command(after_help = "Example:\n  holdfast job resume pool.hf 1")]
     Resume {
-        /// A mounted pool, or a directory that it is mounted on
+        /// A mounted or served pool, or its mount point
         pool: PathBuf,
-        /// Number or name, as `job list` shows them
+        /// Number or name of the job (see `job list`)
         job: String,
     },
 }
 
 impl JobCommand {
-    /// Returns the pool, or what it is mounted on.
-    pub(crate) fn pool(&self) -> &Path {
-        match self {
+    argument! {
+        /// Returns the pool, or what it is mounted on.
+        pool, pool_mut,
             JobCommand::List { pool }
             | JobCommand::Pause { pool, .. }
             | JobCommand::Pace { pool, .. }
-            | JobCommand::Resume { pool, .. } => pool,
-        }
+            | JobCommand::Resume { pool, .. } => pool
     }
 }

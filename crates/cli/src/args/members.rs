@@ -8,13 +8,13 @@ use clap::Args;
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 
-use crate::backend::Members;
+use server::backend::MemberSearchOptions;
 
 /// Where members of a pool are that nothing else leads to, wherever one is opened by a path.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct MemberPaths {
-    /// A member of the pool that is elsewhere; others are found by the path in the labels, and in
-    /// the folders of the members given
+    /// Path of a device of the pool that cannot be found; others are found by the paths in the
+    /// labels, and in the directories of the given devices
     #[arg(long = "member", value_name = "PATH", global = true)]
     paths: Vec<PathBuf>,
 }
@@ -29,9 +29,12 @@ impl MemberPaths {
     }
 
     /// Returns where to look. Paths are absolute: a server leaves this directory.
-    pub(crate) fn hints(&self) -> Members {
+    pub(crate) fn hints(&self) -> MemberSearchOptions {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        Members { hints: self.paths.iter().map(absolute).collect(), accepts_missing: false }
+        MemberSearchOptions {
+            hints: self.paths.iter().map(absolute).collect(),
+            accepts_missing: false,
+        }
     }
 }
 
@@ -40,11 +43,11 @@ impl MemberPaths {
 pub(crate) struct MemberArgs {
     #[command(flatten)]
     pub(crate) paths: MemberPaths,
-    /// Open the pool although a member is missing: that is done anyway where the others have all
+    /// Accepted for old scripts, and without effect; see --accept-missing
     #[arg(long)]
     pub(crate) degraded: bool,
-    /// Open what is left though the missing devices may hold newer writes, or data that is nowhere
-    /// else (then -o ro is needed too); of others only those that are named are used
+    /// Open the pool with only the given devices, though missing ones may have newer writes or data
+    /// that no other has (in that case with -o ro)
     #[arg(long)]
     pub(crate) accept_missing: bool,
 }
@@ -57,12 +60,12 @@ pub(crate) struct GroupSpec {
     /// The devices.
     pub(crate) devices: Vec<PathBuf>,
     /// What it is for; `None`: nothing is said.
-    pub(crate) roles: Option<Vec<Role>>,
+    pub(crate) roles: Option<Vec<DiskGroupRole>>,
 }
 
 /// What a disk group is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum DiskGroupRole {
     /// Blocks of files.
     Data,
     /// All else but the journal.
@@ -71,22 +74,22 @@ pub(crate) enum Role {
     Journal,
 }
 
-impl Role {
+impl DiskGroupRole {
     /// Returns the word for it.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Role::Data => "data",
-            Role::Metadata => "metadata",
-            Role::Journal => "journal",
+            DiskGroupRole::Data => "data",
+            DiskGroupRole::Metadata => "metadata",
+            DiskGroupRole::Journal => "journal",
         }
     }
 }
 
-fn parse_role(role: &str) -> Result<Role, String> {
+fn parse_role(role: &str) -> Result<DiskGroupRole, String> {
     match role {
-        "data" => Ok(Role::Data),
-        "metadata" => Ok(Role::Metadata),
-        "journal" => Ok(Role::Journal),
+        "data" => Ok(DiskGroupRole::Data),
+        "metadata" => Ok(DiskGroupRole::Metadata),
+        "journal" => Ok(DiskGroupRole::Journal),
         _ => Err(format!(
             "there is no role {role} (what follows the last = are roles): data, metadata, journal"
         )),
@@ -112,7 +115,8 @@ pub(crate) fn parse_group(text: &str) -> Result<GroupSpec, String> {
     let (devices, roles) = match rest.rsplit_once('=') {
         None => (rest, None),
         Some((devices, roles)) => {
-            let roles: Result<Vec<Role>, String> = roles.split(',').map(parse_role).collect();
+            let roles: Result<Vec<DiskGroupRole>, String> =
+                roles.split(',').map(parse_role).collect();
             (devices, Some(roles?))
         }
     };
@@ -135,7 +139,7 @@ mod tests {
         assert_eq!(group.devices, [PathBuf::from("d0"), PathBuf::from("/a:b/d1")]);
         let group = parse_group("single:a=b=data").expect("roles begin at the last =");
         assert_eq!(group.devices, [PathBuf::from("a=b")]);
-        assert_eq!(group.roles, Some(vec![Role::Data]));
+        assert_eq!(group.roles, Some(vec![DiskGroupRole::Data]));
         for (text, words) in [
             ("mirror", "KIND:"),
             ("mirrored:a,b", "no kind mirrored"),

@@ -1,18 +1,19 @@
 //! What can be asked of the placement of files and directories.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use control::parse_placement;
 use format::placement::Placement;
 
 use super::members::MemberPaths;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast placement set pool.hf:home films 1 --recursive\n  \
-                        holdfast placement set /mnt scratch striped\n  \
-                        holdfast placement show /mnt films\n\n\
-                        The owner of a file can do the same on a mount: setfattr -n \
-                        user.holdfast.placement -v 1 films")]
+#[command(after_help = "Examples:\n  \
+    holdfast placement set pool.hf:home films 1 --recursive\n  \
+    holdfast placement set /mnt scratch striped\n  \
+    holdfast placement show /mnt films\n\nThe owner of a file can do the same on a mount: setfattr \
+    -n user.holdfast.placement -v 1 films")]
 pub(crate) struct PlacementArgs {
     #[command(flatten)]
     pub(crate) members: MemberPaths,
@@ -22,51 +23,41 @@ pub(crate) struct PlacementArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PlacementCommand {
-    /// Say which disk group the new data of a file or directory should come from
-    #[command(after_help = "Examples:\n  holdfast placement set pool.hf:home films 1\n  \
-                            holdfast placement set /mnt / any\n\n\
-                            What is made in a directory has its placement too. It is a \
-                            preference: where the disk\ngroup is full, data goes elsewhere. What \
-                            is stored already stays where it is.")]
+    /// Set the preferred disk group of a file or directory
+    #[command(after_help = "Examples:\n  \
+        holdfast placement set pool.hf:home films 1\n  \
+        holdfast placement set /mnt / any\n\nNew files and directories inherit the placement of \
+        their directory. It is a preference: if the\ndisk group is full, data goes elsewhere. \
+        Existing data stays.")]
     Set {
-        /// POOL:a/b, or a directory that it is mounted on
+        /// POOL:a/b, or a mount point
         fileset: PathBuf,
-        /// Where it is in the fileset; / is its root directory
+        /// Path in the fileset; / is its root directory
         path: String,
-        /// any, the number of a disk group (`group list`), round-robin, or striped
+        /// any, the number of a disk group (see `group list`), round-robin, or striped
         #[arg(value_parser = parse_placement, value_name = "PLACEMENT")]
         placement: Placement,
-        /// Of all that is below it too
+        /// Apply to everything below it too
         #[arg(long)]
         recursive: bool,
     },
-    /// Show which disk group that is
+    /// Show the preferred disk group
     #[command(after_help = "Example:\n  holdfast placement show pool.hf:home films --json")]
     Show {
-        /// POOL:a/b, or a directory that it is mounted on
+        /// POOL:a/b, or a mount point
         fileset: PathBuf,
-        /// Where it is in the fileset; / is its root directory
+        /// Path in the fileset; / is its root directory
         path: String,
     },
 }
 
 impl PlacementCommand {
     /// Returns the path that is looked at before anything else.
-    pub(crate) fn path(&self) -> &Path {
+    pub(crate) fn pool_mut(&mut self) -> &mut PathBuf {
         match self {
             PlacementCommand::Set { fileset, .. } | PlacementCommand::Show { fileset, .. } => {
                 fileset
             }
         }
     }
-}
-
-/// Returns what a placement is, or why `text` is none.
-pub(crate) fn parse_placement(text: &str) -> Result<Placement, String> {
-    Placement::from_text(text).ok_or_else(|| {
-        format!(
-            "`{text}` is no placement: write any, the number of a disk group (0 to 7), \
-             round-robin, or striped"
-        )
-    })
 }

@@ -1,23 +1,22 @@
 //! What can be asked of the quotas of users, groups and projects.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
 use super::members::MemberPaths;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast quota on pool.hf:home\n  \
-                        holdfast quota set pool.hf:home --user ann --blocks-soft 9G \
-                        --blocks-hard 10G\n  \
-                        holdfast quota set pool.hf:home --group 1002 --inodes-hard 100000\n  \
-                        holdfast quota grace pool.hf:home --blocks 7d --inodes 7d\n  \
-                        holdfast quota project set pool.hf:home src 7 --recursive\n  \
-                        holdfast quota report pool.hf:home --user\n\n\
-                        These are limits of users, groups and projects in one fileset. The limit \
-                        of the fileset itself\nis `holdfast fileset set POOL:a quota=SIZE`. \
-                        --bsoft, --bhard, --isoft and --ihard are\nshort for the options of \
-                        limits, as in xfs_quota(8).")]
+#[command(after_help = "Examples:\n  \
+    holdfast quota on pool.hf:home\n  \
+    holdfast quota set pool.hf:home --user ann --blocks-soft 9G --blocks-hard 10G\n  \
+    holdfast quota set pool.hf:home --group 1002 --inodes-hard 100000\n  \
+    holdfast quota grace pool.hf:home --blocks 7d --inodes 7d\n  \
+    holdfast quota project set pool.hf:home src 7 --recursive\n  \
+    holdfast quota report pool.hf:home --user --numeric\n\nThese are limits of users, groups and \
+    projects in one fileset. The limit of the fileset itself\nis \
+    `holdfast fileset set POOL:a quota=SIZE`. --bsoft, --bhard, --isoft and --ihard \
+    are short\nforms, as in xfs_quota(8).")]
 pub(crate) struct QuotaArgs {
     #[command(flatten)]
     pub(crate) members: MemberPaths,
@@ -27,21 +26,21 @@ pub(crate) struct QuotaArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum QuotaCommand {
-    /// Count what users, groups and projects have in a fileset, and let their limits hold
-    #[command(after_help = "Example:\n  holdfast quota on pool.hf:home\n\n\
-                            Limits hold once all files are counted. If that is interrupted, it \
-                            goes on while the fileset is\nmounted.")]
+    /// Count usage and enforce limits in a fileset
+    #[command(after_help = "Example:\n  \
+        holdfast quota on pool.hf:home\n\nLimits are enforced once all files are counted. If \
+        interrupted, counting continues while the\nfileset is mounted.")]
     On {
-        /// POOL:a/b, or a directory that it is mounted on
+        /// POOL:a/b, or a mount point
         fileset: PathBuf,
     },
-    /// Count them no more; limits are kept for the next time
+    /// Stop counting and enforcing; limits are kept
     #[command(after_help = "Example:\n  holdfast quota off pool.hf:home")]
     Off {
-        /// POOL:a/b, or a directory that it is mounted on
+        /// POOL:a/b, or a mount point
         fileset: PathBuf,
     },
-    /// Set limits of a user, a group or a project
+    /// Set the limits of a user, group or project
     #[command(
         after_help = "Examples:\n  holdfast quota set pool.hf:home --user ann --blocks-soft 9G \
                             --blocks-hard 10G\n  holdfast quota set /mnt --group 1002 \
@@ -51,48 +50,48 @@ pub(crate) enum QuotaCommand {
                             xfs_quota(8). Nobody limits id 0, nor what root does."
     )]
     Set {
-        /// POOL:a/b, or a directory that it is mounted on
+        /// POOL:a/b, or a mount point
         fileset: PathBuf,
         #[command(flatten)]
         owner: OwnerArgs,
-        /// Bytes past which the grace begins, or none
+        /// Soft limit of bytes, or none
         #[arg(long, visible_alias = "bsoft", value_name = "SIZE")]
         blocks_soft: Option<String>,
-        /// Most bytes, or none
+        /// Hard limit of bytes, or none
         #[arg(long, visible_alias = "bhard", value_name = "SIZE")]
         blocks_hard: Option<String>,
-        /// Inodes past which the grace begins, or none
+        /// Soft limit of inodes, or none
         #[arg(long, visible_alias = "isoft", value_name = "N")]
         inodes_soft: Option<String>,
-        /// Most inodes, or none
+        /// Hard limit of inodes, or none
         #[arg(long, visible_alias = "ihard", value_name = "N")]
         inodes_hard: Option<String>,
     },
-    /// Say how long soft limits of a fileset may be passed; with no option, show that
+    /// Set or show the grace periods of soft limits
     #[command(after_help = "Examples:\n  holdfast quota grace pool.hf:home --blocks 7d --inodes \
                             12h\n  holdfast quota grace pool.hf:home\n\nGraces that have \
                             begun end as they did.")]
     Grace {
-        /// POOL:a/b, or a directory that it is mounted on
+        /// POOL:a/b, or a mount point
         fileset: PathBuf,
-        /// Of bytes: a number with s, m, h or d [at first: 7d]
+        /// Grace period for bytes: a number with s, m, h or d [initially 7d]
         #[arg(long, value_name = "TIME", value_parser = parse_grace)]
         blocks: Option<u64>,
-        /// Of inodes: a number with s, m, h or d [at first: 7d]
+        /// Grace period for inodes: a number with s, m, h or d [initially 7d]
         #[arg(long, value_name = "TIME", value_parser = parse_grace)]
         inodes: Option<u64>,
     },
-    /// Give directories to projects
+    /// Assign directories to projects
     #[command(after_help = "Example:\n  holdfast quota project set pool.hf:home src/kernel 7")]
     Project {
         #[command(subcommand)]
         command: ProjectCommand,
     },
-    /// Show what users, groups and projects have, and may have
+    /// Report usage and limits
     #[command(after_help = "Examples:\n  holdfast quota report pool.hf:home\n  \
                             holdfast quota report /mnt --group --json")]
     Report {
-        /// POOL:a/b, or a directory that it is mounted on
+        /// POOL:a/b, or a mount point
         fileset: PathBuf,
         /// Only users
         #[arg(long)]
@@ -103,25 +102,28 @@ pub(crate) enum QuotaCommand {
         /// Only projects
         #[arg(long)]
         project: bool,
+        /// Show numbers of users and groups, not names
+        #[arg(long)]
+        numeric: bool,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ProjectCommand {
-    /// Give a directory to a project: what is made in it counts for that
-    #[command(after_help = "Examples:\n  holdfast quota project set pool.hf:home src/kernel 7 \
-                            --recursive\n  holdfast quota project set /mnt src/kernel 0\n\n\
-                            Files move into the directory of another project only by copying: \
-                            rename and link answer EXDEV.")]
+    /// Assign a directory to a project; new files in it inherit the project
+    #[command(after_help = "Examples:\n  \
+        holdfast quota project set pool.hf:home src/kernel 7 --recursive\n  \
+        holdfast quota project set /mnt src/kernel 0\n\nFiles can be moved between directories of \
+        different projects only by copying: rename and link\nreturn EXDEV.")]
     Set {
-        /// POOL:a/b, or a directory that it is mounted on
+        /// POOL:a/b, or a mount point
         fileset: PathBuf,
-        /// Where it is in the fileset; / is its root directory
+        /// Path in the fileset; / is its root directory
         path: String,
-        /// Number of the project; 0: none
+        /// Number of the project; 0 removes it
         #[arg(value_name = "ID")]
         project: u32,
-        /// Give all that is below it to the project too
+        /// Assign everything below it too
         #[arg(long)]
         recursive: bool,
     },
@@ -143,7 +145,7 @@ pub(crate) struct OwnerArgs {
 
 impl QuotaCommand {
     /// Returns the path that is looked at before anything else.
-    pub(crate) fn path(&self) -> &Path {
+    pub(crate) fn pool_mut(&mut self) -> &mut PathBuf {
         match self {
             QuotaCommand::On { fileset }
             | QuotaCommand::Off { fileset }

@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use crate::server::schedule::Counts;
-use crate::server::scrubs::ScrubEvery;
+pub(crate) use server::hub::schedule::SnapshotCounts;
+pub(crate) use server::hub::scrubs::ScrubEvery;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast schedule set pool.hf:home hourly=24,daily=7\n  \
-                        holdfast schedule list pool.hf\n  \
-                        holdfast schedule set pool.hf:home none\n  \
-                        holdfast schedule set pool.hf:home none --gone\n  \
-                        holdfast schedule scrub pool.hf weekly\n\n\
-                        The server takes a clone at each full hour, day, week (from Monday) and \
-                        month, by UTC, named\nhourly-2026-11-23_19-00, and deletes the oldest of \
-                        those that are more than are kept.")]
+#[command(after_help = "Examples:\n  \
+    holdfast schedule set pool.hf:home hourly=24,daily=7\n  \
+    holdfast schedule list pool.hf\n  \
+    holdfast schedule set pool.hf:home none\n  \
+    holdfast schedule set pool.hf:home none --gone\n  \
+    holdfast schedule scrub pool.hf weekly\n\nThe server takes snapshots at each full hour, day, \
+    week (from Monday) and month in UTC, named\nhourly-2026-11-23_19-00, and deletes the oldest \
+    ones beyond the numbers to keep.")]
 pub(crate) struct ScheduleArgs {
     #[command(subcommand)]
     pub(crate) command: ScheduleCommand,
@@ -23,71 +23,70 @@ pub(crate) struct ScheduleArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScheduleCommand {
-    /// Set how many clones of each kind are kept of a served fileset
+    /// Set the snapshot schedule of a fileset of a served pool
     #[command(after_help = "Example:\n  holdfast schedule set pool.hf:home \
                             hourly=24,daily=7,weekly=4,monthly=12")]
     Set {
         /// POOL:a/b
         fileset: PathBuf,
-        /// How many are kept: hourly=N,daily=N,weekly=N,monthly=N, each if it is wanted; or none:
-        /// no more are taken, and those that are there stay
-        #[arg(value_parser = Counts::parse)]
-        keep: Counts,
-        /// Remove the schedules of filesets that had this name and were deleted
+        /// Numbers of snapshots to keep: hourly=N,daily=N,weekly=N,monthly=N, each optional; or
+        /// none: take no more, and keep existing ones
+        #[arg(value_parser = SnapshotCounts::parse)]
+        keep: SnapshotCounts,
+        /// Remove schedules of deleted filesets of this name
         #[arg(long)]
         gone: bool,
     },
-    /// Show the schedules of a served pool, of clones and of scrubs, or those of a fileset and of
-    /// the ones below it
+    /// List the schedules of a served pool, or of a fileset and its descendants
     #[command(after_help = "Examples:\n  holdfast schedule list pool.hf --json\n  \
                             holdfast schedule list pool.hf:home")]
     List {
         /// A served pool, or POOL:a/b
         pool: PathBuf,
     },
-    /// Set how often a served pool is scrubbed, or show it
-    #[command(after_help = "Examples:\n  holdfast schedule scrub pool.hf weekly\n  \
-                            holdfast schedule scrub pool.hf none\n  \
-                            holdfast schedule scrub pool.hf default\n\n\
-                            The default is monthly: 30 days after the last one began, by hand or \
-                            by schedule. A server\nscrubs one pool at a time, and waits with a \
-                            pool of which a device is away.")]
+    /// Set or show the scrub interval of a served pool
+    #[command(after_help = "Examples:\n  \
+        holdfast schedule scrub pool.hf weekly\n  \
+        holdfast schedule scrub pool.hf none\n  \
+        holdfast schedule scrub pool.hf default\n\nThe default is monthly: 30 days after the last \
+        scrub began, by command or schedule. A server\nscrubs one pool at a time, and waits while \
+        a device of the pool is missing.")]
     Scrub {
         /// A served pool
         pool: PathBuf,
         /// daily, weekly, monthly, none, or default [default: show what is set]
-        #[arg(value_parser = Often::parse)]
-        every: Option<Often>,
+        #[arg(value_parser = ScrubIntervalArgument::parse)]
+        every: Option<ScrubIntervalArgument>,
     },
 }
 
 impl ScheduleCommand {
-    /// Returns the path that is looked at before anything else.
-    pub(crate) fn path(&self) -> &Path {
-        match self {
+    argument! {
+        /// Returns the path that is looked at before anything else.
+        path, path_mut,
             ScheduleCommand::Set { fileset: path, .. }
             | ScheduleCommand::List { pool: path }
-            | ScheduleCommand::Scrub { pool: path, .. } => path,
-        }
+            | ScheduleCommand::Scrub { pool: path, .. } => path
     }
 }
 
 /// How often a pool is to be scrubbed; `None`: as where nobody says anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Often(pub(crate) Option<ScrubEvery>);
+pub(crate) struct ScrubIntervalArgument(pub(crate) Option<ScrubEvery>);
 
-impl Often {
-    fn parse(text: &str) -> Result<Often, String> {
+impl ScrubIntervalArgument {
+    fn parse(text: &str) -> Result<ScrubIntervalArgument, String> {
         match text {
-            "default" => Ok(Often(None)),
-            text => ScrubEvery::parse(text).map(|every| Often(Some(every))),
+            "default" => Ok(ScrubIntervalArgument(None)),
+            text => ScrubEvery::parse(text).map(|every| ScrubIntervalArgument(Some(every))),
         }
     }
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  holdfast notify test pool.hf\n\n\
-                        Who is told, and of what, is in holdfast.toml of the server: [[notify]].")]
+#[command(after_help = "Example:\n  \
+    holdfast notify test pool.hf\n\nReceivers are configured by [[notify]] in the server's \
+    configuration file.")]
 pub(crate) struct NotifyArgs {
     #[command(subcommand)]
     pub(crate) command: NotifyCommand,
@@ -95,7 +94,7 @@ pub(crate) struct NotifyArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NotifyCommand {
-    /// Tell all a test, and show what came of it
+    /// Send a test notification to all receivers, and show the results
     #[command(after_help = "Example:\n  holdfast notify test pool.hf")]
     Test {
         /// A served pool
@@ -105,8 +104,8 @@ pub(crate) enum NotifyCommand {
 
 impl NotifyArgs {
     /// Returns the pool.
-    pub(crate) fn pool(&self) -> &Path {
-        let NotifyCommand::Test { pool } = &self.command;
+    pub(crate) fn pool(&mut self) -> &mut PathBuf {
+        let NotifyCommand::Test { pool } = &mut self.command;
         pool
     }
 }

@@ -7,13 +7,11 @@ use clap::Args;
 use super::members::MemberPaths;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast diff pool.hf:home@monday pool.hf:home@tuesday\n  \
-                        holdfast diff pool.hf:home@monday pool.hf:home --json\n\n\
-                        Tells, by path, what was created, removed and renamed from the first to \
-                        the second, and\nwhich bytes of a file were written since. A directory \
-                        that moved takes what is in it along\nwithout a word. It reads what \
-                        differs, not what is there.\nOf a fileset itself a clone is taken for \
-                        that, and deleted again.")]
+#[command(after_help = "Examples:\n  \
+    holdfast diff pool.hf:home@monday pool.hf:home@tuesday\n  \
+    holdfast diff pool.hf:home@monday pool.hf:home --json\n\nLists created, removed, renamed and \
+    modified paths, with the changed byte ranges of files. The\ncontents of a renamed directory \
+    are not listed. Reads only what differs. For a fileset, a\ntemporary snapshot is taken.")]
 pub(crate) struct DiffArgs {
     /// POOL:a/b@monday
     pub(crate) from: PathBuf,
@@ -24,22 +22,21 @@ pub(crate) struct DiffArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast send pool.hf:home@monday > monday.stream\n  \
-                        holdfast send pool.hf:home@tuesday --from @monday | ssh vault \\\n    \
-                        holdfast receive /srv/vault.hf:home\n\n\
-                        Writes a stream of a clone to standard output: whole, or with --from what \
-                        changed since an\nearlier clone, which whoever receives must have as its \
-                        newest. Numbers of inodes, generations,\naccess lists, times, holes and \
-                        hard links are kept. A clone can't be deleted while it is sent.\nWhere a \
-                        stream broke off, `receive` tells a token; --resume goes on from there.\n\
-                        Totals go to standard error, with --json as one object.")]
+#[command(after_help = "Examples:\n  \
+    holdfast send pool.hf:home@monday > monday.stream\n  \
+    holdfast send pool.hf:home@tuesday --from @monday | ssh vault \\\n    holdfast receive \
+    /srv/vault.hf:home\n\nWrites a stream to standard output: the whole snapshot, or with --from \
+    only the changes since\nan earlier one, which must be the newest snapshot of the receiving \
+    fileset. Inode numbers,\ngenerations, ACLs, times, holes and hard links are kept. The snapshot \
+    cannot be deleted\nmeanwhile. After an interruption, `receive` prints a token for --resume. \
+    Totals are printed on\nstandard error, with --json as one object.")]
 pub(crate) struct SendArgs {
     /// POOL:a/b@tuesday
-    pub(crate) clone: PathBuf,
-    /// An earlier clone of the same fileset: @monday
-    #[arg(long, value_name = "@CLONE")]
+    pub(crate) snapshot: PathBuf,
+    /// Send only the changes since this earlier snapshot: @monday
+    #[arg(long, value_name = "@SNAPSHOT")]
     pub(crate) from: Option<String>,
-    /// Go on where a stream of the same two clones broke off
+    /// Resume an interrupted stream of the same snapshots
     #[arg(long, value_name = "TOKEN")]
     pub(crate) resume: Option<String>,
     #[command(flatten)]
@@ -47,25 +44,23 @@ pub(crate) struct SendArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast receive vault.hf:home < monday.stream\n  \
-                        holdfast receive vault.hf:home --dry-run < monday.stream\n  \
-                        holdfast receive vault.hf:home --abort\n\n\
-                        Makes a fileset of a stream, or its next state, and the clone that was \
-                        sent. Nobody sees\nanything of it before it is whole and verified. The \
-                        fileset must not be mounted, and must\nbe what it was when its newest \
-                        clone was taken. A stream that breaks off can go on by the\ntoken that is \
-                        told; --abort gives up what came.")]
+#[command(after_help = "Examples:\n  \
+    holdfast receive vault.hf:home < monday.stream\n  \
+    holdfast receive vault.hf:home --dry-run < monday.stream\n  \
+    holdfast receive vault.hf:home --abort\n\nCreates a fileset, or updates it to the next \
+    snapshot. The data is not visible before the\nstream is complete and verified. The fileset \
+    must not be mounted, and must be unchanged since\nits newest snapshot. An interrupted stream \
+    can be resumed with the token that is printed;\n--abort discards it.")]
 pub(crate) struct ReceiveArgs {
     /// POOL:a/b
     pub(crate) fileset: PathBuf,
-    /// Verify the stream, and look whether the fileset could receive it, and has room for its data;
-    /// change nothing
+    /// Only verify the stream, and that the fileset could receive it; change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Give up what came of a stream that broke off
+    /// Discard the data of an interrupted stream
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) abort: bool,
-    /// Give up what came of another stream that broke off; the same one goes on
+    /// Discard the data of another interrupted stream, and receive this one
     #[arg(long, conflicts_with_all = ["dry_run", "abort"])]
     pub(crate) discard_partial: bool,
     #[command(flatten)]

@@ -5,38 +5,37 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::members::MemberPaths;
-use crate::tree::Rules;
+use control::TreeCopyRules;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast import /srv/old pool.hf:home\n  \
-                        holdfast import backup.tar pool.hf:home --path /old --verify\n  \
-                        zstd -dc backup.tar.zst | holdfast import - pool.hf:home\n\n\
-                        Owners, modes, times, hard links, holes, extended attributes, access \
-                        lists, devices and\nfifos are kept. From a directory, files with the same \
-                        size and modification time are skipped,\nso an interrupted import \
-                        continues when it is run again. From a tar every file is written,\nand \
-                        the last entry of a name wins; --skip-same skips. An existing file that \
-                        differs is\nreplaced in one step; a directory with content is never \
-                        replaced. Other file systems mounted\nbelow a directory are left out. \
-                        The fileset may be exported by NFS, but not mounted meanwhile.")]
-pub(crate) struct ImportArgs {
-    /// A directory, a tar, or - for a tar on standard input
+#[command(after_help = "Examples:\n  \
+    holdfast copy-in /srv/old pool.hf:home\n  \
+    holdfast copy-in backup.tar pool.hf:home --path /old --verify\n  \
+    zstd -dc backup.tar.zst | holdfast copy-in - pool.hf:home\n\nKeeps owners, modes, times, hard \
+    links, holes, extended attributes, ACLs, devices and fifos.\nFrom a directory, files with \
+    equal size and modification time are skipped, so an interrupted\ncopy continues when the \
+    command is repeated. From an archive all files are written, and the\nlast entry of a name \
+    wins; --skip-same skips. A file that differs is replaced atomically; a\nnon-empty directory is \
+    never replaced. Other file systems mounted below a directory are\nomitted. The fileset may be \
+    exported by NFS meanwhile, but not mounted.")]
+pub(crate) struct CopyInArgs {
+    /// Directory or tar archive; - reads an archive from standard input
     pub(crate) source: PathBuf,
-    /// POOL:a/b, the fileset that it goes to [default: the first, root]
+    /// Target fileset, POOL:a/b [default: root]
     pub(crate) pool: PathBuf,
-    /// The directory in the fileset; made if it is missing
+    /// Target directory in the fileset; created if it does not exist
     #[arg(long, value_name = "/DIRECTORY", default_value = "/")]
     pub(crate) path: PathBuf,
     #[command(flatten)]
-    pub(crate) how: HowArgs,
-    /// From a tar: skip files that exist with the same size and modification time, to continue an
-    /// interrupted import; no effect on a directory
+    pub(crate) how: TreeCopyArgs,
+    /// Skip files of an archive that exist with equal size and modification time, to continue an
+    /// interrupted copy; always done for a directory
     #[arg(long, conflicts_with = "repair")]
     pub(crate) skip_same: bool,
-    /// Leave setuid, setgid and file capabilities out
+    /// Omit setuid, setgid and file capabilities
     #[arg(long)]
     pub(crate) no_setuid: bool,
-    /// Leave block and character devices out
+    /// Omit block and character devices
     #[arg(long)]
     pub(crate) no_devices: bool,
     #[command(flatten)]
@@ -44,40 +43,41 @@ pub(crate) struct ImportArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast export-tree pool.hf:home@monday /mnt/copy\n  \
-                        holdfast export-tree pool.hf:home home.tar --path /ann --verify\n  \
-                        holdfast export-tree pool.hf:home - | zstd > home.tar.zst\n\n\
-                        A name that ends in .tar, or -, is a tar (pax, with holes and extended \
-                        attributes as GNU\ntar writes them); any other is a directory, made if it \
-                        is missing. An export to a directory\nthat broke off goes on when it is \
-                        asked for again. Of a fileset that is being changed the\nfiles are not \
-                        those of one moment: name a clone for that.")]
-pub(crate) struct ExportTreeArgs {
-    /// POOL:a/b, or a clone of it: POOL:a/b@monday
+#[command(after_help = "Examples:\n  \
+    holdfast copy-out pool.hf:home@monday /mnt/copy\n  \
+    holdfast copy-out pool.hf:home home.tar --path /ann --verify\n  \
+    holdfast copy-out pool.hf:home - | zstd > home.tar.zst\n\nA target named *.tar, or -, is a tar \
+    archive (pax, with holes and extended attributes as in GNU\ntar); any other is a directory, \
+    created if it does not exist. An interrupted copy to a\ndirectory continues when the command \
+    is repeated. The files of a fileset in use are not from\none \
+    moment: name a snapshot for that.")]
+pub(crate) struct CopyOutArgs {
+    /// Fileset POOL:a/b, or snapshot POOL:a/b@monday
     pub(crate) pool: PathBuf,
-    /// A directory, a tar that is not there yet, or - for a tar on standard output
+    /// Directory, or new tar archive; - writes an archive to standard output
     pub(crate) target: PathBuf,
-    /// The directory in the fileset
+    /// Directory in the fileset to copy
     #[arg(long, value_name = "/DIRECTORY", default_value = "/")]
     pub(crate) path: PathBuf,
     #[command(flatten)]
-    pub(crate) how: HowArgs,
+    pub(crate) how: TreeCopyArgs,
     #[command(flatten)]
     pub(crate) members: MemberPaths,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct HowArgs {
-    /// Compare everything afterwards: names, attributes, every byte; fail where something differs
+pub(crate) struct TreeCopyArgs {
+    /// Compare all names, attributes and contents afterwards; fail on differences
     #[arg(long)]
     pub(crate) verify: bool,
-    /// How to decide that an existing file is the same (for directories, not for tars)
+    /// How to detect unchanged files (only for directories)
     #[arg(long, value_enum, default_value_t = CompareBy::Date)]
     pub(crate) compare: CompareBy,
-    /// As --compare content --verify: rewrites files that differ; for a tar the same as --verify
+    /// Same as --compare content --verify: rewrite files that differ; for an archive same as
+    /// --verify
     #[arg(long, conflicts_with = "compare")]
     pub(crate) repair: bool,
-    /// Threads that copy [default: two for each processor, 2 to 16]
+    /// Number of copying threads [default: two per processor, 2 to 16]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
 }
@@ -91,11 +91,11 @@ pub(crate) enum CompareBy {
     Content,
 }
 
-impl HowArgs {
+impl TreeCopyArgs {
     /// Returns how it is copied, as far as both ways have it.
-    pub(crate) fn rules(&self) -> Rules {
+    pub(crate) fn rules(&self) -> TreeCopyRules {
         let compares_content = self.repair || self.compare == CompareBy::Content;
-        Rules { compares_content, ..Rules::default() }
+        TreeCopyRules { compares_content, ..TreeCopyRules::default() }
     }
 }
 
@@ -104,14 +104,14 @@ fn unless_stream(path: &Path) -> Option<&Path> {
     Some(path).filter(|path| *path != Path::new("-"))
 }
 
-impl ImportArgs {
+impl CopyInArgs {
     /// Returns what is read, if it has a path.
     pub(crate) fn way(&self) -> Option<&Path> {
         unless_stream(&self.source)
     }
 }
 
-impl ExportTreeArgs {
+impl CopyOutArgs {
     /// Returns what is written, if it has a path.
     pub(crate) fn way(&self) -> Option<&Path> {
         unless_stream(&self.target)
@@ -122,13 +122,13 @@ impl ExportTreeArgs {
 mod tests {
     use clap::Parser;
 
-    use crate::args::Arguments;
+    use crate::args::CliArguments;
 
     #[test]
-    fn an_import_that_repairs_skips_nothing_by_date() {
+    fn a_copy_in_that_repairs_skips_nothing_by_date() {
         for (more, is_well) in [("", true), (" --skip-same", false), (" --compare date", false)] {
-            let line = format!("holdfast import t.tar p.hf --repair{more}");
-            let parsed = Arguments::try_parse_from(line.split_whitespace());
+            let line = format!("holdfast copy-in t.tar p.hf --repair{more}");
+            let parsed = CliArguments::try_parse_from(line.split_whitespace());
             assert_eq!(parsed.is_ok(), is_well, "{line}: {parsed:?}");
         }
     }

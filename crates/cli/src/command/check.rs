@@ -1,4 +1,4 @@
-//! `holdfast check`: verifies a pool and changes nothing.
+//! `holdfast check`: verifies a pool without changes.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::args::CheckArgs;
-use crate::backend::{Backend, CheckReport};
 use crate::command::mount::members_of;
 use crate::exit;
 use crate::output::Output;
+use server::backend::{Backend, CheckReport};
 
 pub(crate) fn run(args: &CheckArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let mut progress = output.progress();
@@ -25,7 +25,6 @@ pub(crate) fn run(args: &CheckArgs, backend: &dyn Backend, output: &Output) -> a
     let facts = json!({ "checked": checked, "is_clean": is_clean, "report": report });
     output.fact(&text_of(&args.device, &report, is_clean), &facts);
     if let Some(stopped) = &report.stopped {
-        // What was found until then is told all the same.
         anyhow::bail!("{}: the check did not come to its end: {stopped}", args.device.display());
     }
     Ok(if is_clean { exit::DONE } else { exit::CHECK_DEFECTS })

@@ -1,5 +1,5 @@
-//! A pool that commands ask for something beside its files: through its server, or opened for the
-//! command where nobody serves it.
+//! A pool on which a command acts: through the pool's server or, without one, opened by the
+//! command.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,100 +7,88 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::args::members::MemberPaths;
-use crate::backend::{Backend, Discards, Lent, OpenOptions, OpenPool, Placement};
-use crate::control::{
-    self, Answer, ExportFacts, FilesetFacts, GroupFacts, JobFacts, Peer, Request,
+use control::wire::{WireAnswer, WireRequest};
+use control::{
+    self, Answer, ExportFacts, FilesetFacts, GroupFacts, JobFacts, Request, Transfer, UsageError,
 };
-use crate::exit::UsageError;
-use crate::named::Named;
-use crate::status::{self, Found, Question};
-use crate::transfer::{OnBytes, Transfer};
 use serde_json::Value;
+use server::backend::{
+    Backend, BackendOpenOptions, DiscardMode, OpenPool, PlacementPolicyKind, PoolLease,
+};
+use server::named::PoolArgument;
+use server::peer::Peer;
+use server::pool_names;
+use server::status::{self, DiscoveredServer};
+use server::transfer::OnTransfer;
 
-/// Memory for pages of a pool that is opened for a command.
 const CACHE_BYTES: u64 = 64 << 20;
-/// As `mount` has them by default.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 const DEVICE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What opens the pools that a command names, where nobody serves them.
 #[derive(Clone, Copy)]
 pub(crate) struct Opener<'a> {
-    /// Opens them.
     pub(crate) backend: &'a dyn Backend,
-    /// Where members are.
     pub(crate) members: &'a MemberPaths,
 }
 
 impl<'a> Opener<'a> {
-    /// Returns that of a pool of which no members are named.
     pub(crate) fn plain(backend: &'a dyn Backend) -> Opener<'a> {
         Opener { backend, members: MemberPaths::NONE }
     }
 }
 
-/// Who answers for a pool.
-enum Way {
-    /// The server that listens there.
+enum PoolControlRoute {
     Server(PathBuf),
-    /// The pool itself.
     Opened(Arc<dyn OpenPool>),
 }
 
-/// Returns the server of the pool at `path`, or of what is mounted exactly there: a pool's file may
-/// lie in another mount, and a directory in a mount is no fileset.
-fn served(path: &Path) -> anyhow::Result<Option<Found>> {
-    let socket = status::socket_to(path)?;
-    let is_meant =
-        |found: &Found| found.is_called(&socket) || found.is_on(path) || found.has_member(path);
-    Ok(status::find(path)?.filter(is_meant))
-}
-
-/// A pool that answers.
-pub(crate) struct Controlled {
-    way: Way,
-    /// The pool's path.
+pub(crate) struct ControlledPool {
+    way: PoolControlRoute,
     pub(crate) pool: PathBuf,
-    /// The fileset that the user named, by its name or by the directory it is mounted on.
+    /// The pool's id, if a server has told it.
+    pub(crate) id: Option<String>,
     pub(crate) fileset: Option<String>,
-    /// The clone of it that the user named.
-    pub(crate) clone: Option<String>,
+    pub(crate) snapshot: Option<String>,
 }
 
-impl Controlled {
-    /// Finds who answers for what `argument` names. A pool that nobody serves is opened to be
-    /// changed, or only to be looked at.
+impl ControlledPool {
+    /// Finds the server of the pool in `argument`. Without one, opens the pool, for writing if
+    /// `is_change`.
     pub(crate) fn find(
         argument: &Path,
         opener: Opener<'_>,
         is_change: bool,
-    ) -> anyhow::Result<Controlled> {
-        Controlled::find_serving(argument, opener, (is_change, false))
+    ) -> anyhow::Result<ControlledPool> {
+        ControlledPool::find_serving(argument, opener, (is_change, false))
     }
 
-    /// As [`Controlled::find`], to change the fileset whose clone `argument` names: what the pool
-    /// is opened with is the clone, so that nobody has the fileset.
-    pub(crate) fn find_beside(argument: &Path, opener: Opener<'_>) -> anyhow::Result<Controlled> {
-        Controlled::find_serving(argument, opener, (true, true))
+    /// Finds a pool to change the fileset of the snapshot in `argument`. If the pool must be
+    /// opened, it is opened with the snapshot, so that the fileset is not in use.
+    pub(crate) fn find_beside(
+        argument: &Path,
+        opener: Opener<'_>,
+    ) -> anyhow::Result<ControlledPool> {
+        ControlledPool::find_serving(argument, opener, (true, true))
     }
 
     fn find_serving(
         argument: &Path,
         opener: Opener<'_>,
-        (is_change, is_clone_served): (bool, bool),
-    ) -> anyhow::Result<Controlled> {
+        (is_change, is_snapshot_served): (bool, bool),
+    ) -> anyhow::Result<ControlledPool> {
         let shown = argument.display();
-        let named = Named::of(argument)?;
+        let named = PoolArgument::of(argument)?;
         let device = named.device()?;
-        let served_clone = named.clone.clone().filter(|_| is_clone_served);
-        let served_fileset = named.fileset.clone().filter(|_| served_clone.is_some());
-        let clone = named.clone.map(|name| name.as_str().to_owned());
+        let served_snapshot = named.snapshot.clone().filter(|_| is_snapshot_served);
+        let served_fileset = named.fileset.clone().filter(|_| served_snapshot.is_some());
+        let snapshot = named.snapshot.map(|name| name.as_str().to_owned());
         let fileset = named.fileset.map(|name| name.to_string());
-        if let Some(found) = served(&device)? {
+        // A path inside a mount means no pool.
+        if let Some(found) = pool_names::server_at(&device, opener.backend)? {
             let advice = found.advice();
             anyhow::ensure!(advice.is_empty(), "{shown}: {advice}");
             if let Some(pool) = found.moved_to(&device) {
-                // The name is of that pool; here another fileset may have it.
+                // In the pool of this server, the name may belong to another fileset.
                 anyhow::bail!(
                     "{shown}: the fileset that is mounted there has moved to the pool {pool}: \
                      name it as {pool}:FILESET (`holdfast fileset list {pool}` has them)"
@@ -110,44 +98,49 @@ impl Controlled {
             let mounted = mounts.iter().find(|(directory, _)| *directory == device);
             let mounted = mounted.and_then(|(_, fileset)| *fileset);
             let fileset = fileset.or_else(|| mounted.map(str::to_owned));
-            let pool = PathBuf::from(found.pool());
-            let way = Way::Server(found.socket);
-            return Ok(Controlled { way, pool, fileset, clone });
+            let at = ControlledPool::of(found);
+            return Ok(ControlledPool { fileset, snapshot, ..at });
         }
         anyhow::ensure!(
             !device.is_dir(),
             "{}: no pool of yours is mounted there: `holdfast status` lists those that are",
             named.pool.display()
         );
-        let options = OpenOptions {
+        let options = BackendOpenOptions {
             device: device.clone(),
             members: opener.members.hints(),
             is_read_only: !is_change,
             may_replay: true,
             has_no_atime: true,
             cache_bytes: CACHE_BYTES,
-            placement: Placement::Log,
+            placement: PlacementPolicyKind::Log,
             commit_interval: COMMIT_INTERVAL,
             device_deadline: DEVICE_DEADLINE,
-            discards: Discards::Off,
+            discards: DiscardMode::Off,
             is_forced: false,
             fileset: served_fileset,
-            clone: served_clone,
+            snapshot: served_snapshot,
         };
-        let way = Way::Opened(opener.backend.open(&options)?);
-        Ok(Controlled { way, pool: device, fileset, clone })
+        let way = PoolControlRoute::Opened(opener.backend.open(&options)?);
+        Ok(ControlledPool { way, pool: device, id: None, fileset, snapshot })
     }
 
-    /// Whether a server answers.
+    /// Returns the pool of a server.
+    pub(crate) fn of(found: DiscoveredServer) -> ControlledPool {
+        let pool = PathBuf::from(found.pool());
+        let id = Some(found.pool_id().to_owned()).filter(|id| !id.is_empty());
+        let way = PoolControlRoute::Server(found.socket);
+        ControlledPool { way, pool, id, fileset: None, snapshot: None }
+    }
+
     pub(crate) fn is_served(&self) -> bool {
-        matches!(self.way, Way::Server(_))
+        matches!(self.way, PoolControlRoute::Server(_))
     }
 
-    /// Returns the fileset that `argument` named.
     pub(crate) fn named(&self, argument: &Path) -> anyhow::Result<String> {
-        if self.clone.is_some() {
+        if self.snapshot.is_some() {
             let message =
-                format!("{}: a clone is no fileset: name it without @", argument.display());
+                format!("{}: a snapshot is no fileset: name it without @", argument.display());
             return Err(UsageError::new(message).into());
         }
         self.fileset.clone().ok_or_else(|| {
@@ -156,16 +149,15 @@ impl Controlled {
         })
     }
 
-    /// Returns the fileset and the clone of it that `argument` named.
-    pub(crate) fn named_clone(&self, argument: &Path) -> anyhow::Result<(String, String)> {
-        let both = self.fileset.clone().zip(self.clone.clone());
+    pub(crate) fn named_snapshot(&self, argument: &Path) -> anyhow::Result<(String, String)> {
+        let both = self.fileset.clone().zip(self.snapshot.clone());
         both.ok_or_else(|| {
-            let message = format!("{}: name a clone as POOL:a/b@monday", argument.display());
+            let message = format!("{}: name a snapshot as POOL:a/b@monday", argument.display());
             UsageError::new(message).into()
         })
     }
 
-    /// Returns `name`, if it is that of one of the filesets in `all`.
+    /// Returns `name`. Fails if no fileset in `all` has it.
     pub(crate) fn known(&self, name: &str, all: &[FilesetFacts]) -> anyhow::Result<String> {
         let pool = self.pool.display();
         anyhow::ensure!(
@@ -176,55 +168,51 @@ impl Controlled {
         Ok(name.to_owned())
     }
 
-    /// Asks for something.
     pub(crate) fn ask(&self, request: &Request) -> anyhow::Result<Answer> {
         let socket = match &self.way {
-            Way::Opened(pool) => return Ok(pool.control(request, Peer::own())?),
-            Way::Server(socket) => socket,
+            PoolControlRoute::Opened(pool) => return Ok(pool.control(request, Peer::own())?),
+            PoolControlRoute::Server(socket) => socket,
         };
-        let question = Question::Control {
+        let question = WireRequest::Control {
             version: control::VERSION,
             request: serde_json::to_value(request)?,
         };
         match status::ask(socket, &question)? {
-            status::Answer::Control(answer) => Ok(answer),
-            status::Answer::Error(error) => Err(anyhow::Error::msg(error)),
-            status::Answer::Closing => Err(anyhow::Error::msg(status::CLOSING)),
-            status::Answer::Status(_)
-            | status::Answer::Explain(_)
-            | status::Answer::Ready
-            | status::Answer::Progress { .. }
-            | status::Answer::Mounted(_)
-            | status::Answer::Transferred(_) => {
+            WireAnswer::Control(answer) => Ok(answer),
+            WireAnswer::Error(error) => Err(anyhow::Error::msg(error)),
+            WireAnswer::Closing => Err(anyhow::Error::msg(status::CLOSING)),
+            WireAnswer::Status(_)
+            | WireAnswer::Explain(_)
+            | WireAnswer::Ready
+            | WireAnswer::Progress { .. }
+            | WireAnswer::Mounted(_)
+            | WireAnswer::Transferred(_) => {
                 anyhow::bail!("{}: the server answered nonsense", self.pool.display())
             }
         }
     }
 
-    /// Lends the pool to a move; `None`: a server has it.
-    pub(crate) fn lend(&self) -> Option<Lent<'_>> {
+    pub(crate) fn lend(&self) -> Option<PoolLease<'_>> {
         match &self.way {
-            Way::Opened(pool) => pool.lend(),
-            Way::Server(_) => None,
+            PoolControlRoute::Opened(pool) => pool.lend(),
+            PoolControlRoute::Server(_) => None,
         }
     }
 
-    /// Asks for something that moves more than an answer, through `file`.
     pub(crate) fn transfer(
         &self,
         request: &Transfer,
         mut file: File,
-        progress: OnBytes<'_>,
+        progress: OnTransfer<'_>,
     ) -> anyhow::Result<Value> {
         match &self.way {
-            Way::Opened(pool) => {
+            PoolControlRoute::Opened(pool) => {
                 Ok(pool.transfer(request, Peer::own(), &mut file, None, progress)?)
             }
-            Way::Server(socket) => status::transfer(socket, request, file, progress),
+            PoolControlRoute::Server(socket) => status::transfer(socket, request, file, progress),
         }
     }
 
-    /// Returns all filesets, by name.
     pub(crate) fn filesets(&self) -> anyhow::Result<Vec<FilesetFacts>> {
         let (mut all, mut from) = (Vec::new(), Some(0));
         while let Some(slot) = from {
@@ -233,14 +221,12 @@ impl Controlled {
                 anyhow::bail!("{}: the server answered nonsense", self.pool.display())
             };
             all.extend(list);
-            // Slots rise, so this ends.
             from = next.filter(|&next| next > slot);
         }
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
 
-    /// Returns the jobs that have an end.
     pub(crate) fn jobs(&self) -> anyhow::Result<Vec<JobFacts>> {
         let Answer::Jobs(jobs) = self.ask(&Request::JobList {})? else {
             anyhow::bail!("{}: the server answered nonsense", self.pool.display())
@@ -248,7 +234,6 @@ impl Controlled {
         Ok(jobs)
     }
 
-    /// Returns the disk groups of the pool.
     pub(crate) fn groups(&self) -> anyhow::Result<Vec<GroupFacts>> {
         let Answer::Groups(groups) = self.ask(&Request::GroupList {})? else {
             anyhow::bail!("{}: the server answered nonsense", self.pool.display())
@@ -256,7 +241,6 @@ impl Controlled {
         Ok(groups)
     }
 
-    /// Asks for a change of which names are told.
     pub(crate) fn ask_names(&self, request: &Request) -> anyhow::Result<Vec<String>> {
         let Answer::Names(names) = self.ask(request)? else {
             anyhow::bail!("{}: the server answered nonsense", self.pool.display())
@@ -264,7 +248,6 @@ impl Controlled {
         Ok(names)
     }
 
-    /// Returns what the server exports of the pool, by name.
     pub(crate) fn exports(&self) -> anyhow::Result<Vec<ExportFacts>> {
         let mut all: Vec<ExportFacts> = Vec::new();
         loop {
@@ -281,21 +264,23 @@ impl Controlled {
         }
     }
 
-    /// Refuses what only a server can do where there is none.
-    pub(crate) fn need_server(self, what: &str) -> anyhow::Result<Controlled> {
+    pub(crate) fn need_server(self, what: &str) -> anyhow::Result<ControlledPool> {
         if self.is_served() {
             return Ok(self);
         }
         let pool = self.pool.display().to_string();
         self.finish(Ok(()))?;
-        anyhow::bail!("{pool}: {what}, and none serves this pool: start `holdfast serve {pool}`")
+        anyhow::bail!(
+            "{pool}: {what}, and none serves this pool: start `holdfast serve {pool} --nfs \
+             ADDRESS:PORT`"
+        )
     }
 
-    /// Lets go of the pool, and says how `done` what was asked came out.
+    /// Closes the pool if it was opened here. Returns `done`, or else the error of the close.
     pub(crate) fn finish<T>(self, done: anyhow::Result<T>) -> anyhow::Result<T> {
         let closed = match self.way {
-            Way::Opened(pool) => pool.close(),
-            Way::Server(_) => Ok(()),
+            PoolControlRoute::Opened(pool) => pool.close(),
+            PoolControlRoute::Server(_) => Ok(()),
         };
         let done = done?;
         closed?;

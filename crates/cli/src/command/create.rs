@@ -1,21 +1,22 @@
 //! `holdfast create`: makes a pool.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use format::disk_group::Roles;
+use format::disk_group::DiskGroupRoles;
+use format::superblock::name_like;
 
 use crate::args::CreateArgs;
-use crate::args::members::{GroupSpec, Role};
-use crate::backend::{Backend, CreateOptions, CreateReport, GroupToMake};
-use crate::exit::{self, UsageError};
+use crate::args::members::{DiskGroupRole, GroupSpec};
+use crate::exit;
 use crate::output::Output;
-use crate::size::ByteSize;
+use control::UsageError;
+use control::size::ByteSize;
+use server::backend::{Backend, BackendCreateOptions, CreateReport, GroupLayoutSpec};
 
-/// Fragments that the format has.
 const FRAGMENTS: [u64; 3] = [1 << 10, 2 << 10, 4 << 10];
-/// Blocks that the format has: 4 KiB to 1 MiB, powers of two.
 const BLOCK_BYTES_MIN: u64 = 4 << 10;
 const BLOCK_BYTES_MAX: u64 = 1 << 20;
 
@@ -31,15 +32,15 @@ pub(crate) fn run(args: &CreateArgs, backend: &dyn Backend, output: &Output) -> 
     Ok(exit::DONE)
 }
 
-/// Makes a pool.
-pub(crate) fn create(
+/// Creates a pool.
+pub fn create(
     backend: &dyn Backend,
-    options: CreateOptions,
+    options: BackendCreateOptions,
 ) -> anyhow::Result<CreateReport> {
     Ok(backend.create(&options)?)
 }
 
-fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
+fn options_of(args: &CreateArgs) -> anyhow::Result<BackendCreateOptions> {
     let (fragment_bytes, block_bytes) = (args.fragment.0, args.block.0);
     if !FRAGMENTS.contains(&fragment_bytes) {
         return Err(UsageError::new("--fragment must be 1K, 2K or 4K").into());
@@ -52,14 +53,14 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
     let specs = in_order(&args.groups).map_err(UsageError::new)?;
     let grouped = specs.iter().flat_map(|(group, _)| &group.devices);
     let devices: Vec<PathBuf> = args.device.iter().chain(grouped).cloned().collect();
-    let to_make = |(group, roles): &(&GroupSpec, Roles)| GroupToMake {
+    let to_make = |(group, roles): &(&GroupSpec, DiskGroupRoles)| GroupLayoutSpec {
         layout: group.layout,
         width: group.devices.len(),
         roles: *roles,
     };
-    let mut groups: Vec<GroupToMake> = specs.iter().map(to_make).collect();
+    let mut groups: Vec<GroupLayoutSpec> = specs.iter().map(to_make).collect();
     if groups.is_empty() {
-        groups.push(GroupToMake::single());
+        groups.push(GroupLayoutSpec::single());
     }
     if let (None, Some(missing)) = (args.size, devices.iter().find(|path| !path.exists())) {
         let message = format!(
@@ -68,7 +69,7 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
         );
         return Err(UsageError::new(message).into());
     }
-    Ok(CreateOptions {
+    Ok(BackendCreateOptions {
         devices,
         groups,
         size_bytes: args.size.map(|size| size.0),
@@ -77,27 +78,34 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
         block_bytes,
         group_bytes: args.allocation_group_size.map(|size| size.0),
         journal_bytes: args.journal_size.map(|size| size.0),
-        label: args.label.clone(),
+        label: args.name.clone().unwrap_or_else(|| name_of(args.devices().first().copied())),
         owner_uid: rustix::process::geteuid().as_raw(),
         owner_gid: rustix::process::getegid().as_raw(),
         is_forced: args.force,
     })
 }
 
-/// Returns the disk groups, the one with the metadata first, and what beside metadata may lie on
-/// each.
-fn in_order(groups: &[GroupSpec]) -> Result<Vec<(&GroupSpec, Roles)>, String> {
+/// Returns the name of a pool whose first device is `device`: that of a file without its ending, or
+/// the last part of a block device's path.
+fn name_of(device: Option<&Path>) -> String {
+    let is_block = |it: &Path| it.metadata().is_ok_and(|stat| stat.file_type().is_block_device());
+    let name = device.and_then(|it| if is_block(it) { it.file_name() } else { it.file_stem() });
+    name_like(&name.unwrap_or_default().to_string_lossy())
+}
+
+/// Returns the disk groups with their roles. The group for metadata is first.
+fn in_order(groups: &[GroupSpec]) -> Result<Vec<(&GroupSpec, DiskGroupRoles)>, String> {
     let has = |group: &GroupSpec, role| group.roles.as_ref().is_some_and(|own| own.contains(&role));
     let named = |role| groups.iter().filter(|group| has(group, role)).count();
-    let (of_metadata, of_journal) = (named(Role::Metadata), named(Role::Journal));
+    let (of_metadata, of_journal) = (named(DiskGroupRole::Metadata), named(DiskGroupRole::Journal));
     if of_metadata > 1 || of_journal > 1 {
         let role = if of_metadata > 1 { "metadata" } else { "journal" };
         return Err(format!("one disk group has the role {role}: name it once"));
     }
-    // Where nobody says what has the metadata, the first of those that say nothing has it.
+    // Without a group for metadata, the first one without roles takes it.
     let first = match of_metadata {
         0 => groups.iter().position(|group| group.roles.is_none()),
-        _ => groups.iter().position(|group| has(group, Role::Metadata)),
+        _ => groups.iter().position(|group| has(group, DiskGroupRole::Metadata)),
     };
     let Some(first) = first else {
         return match groups.is_empty() {
@@ -107,15 +115,15 @@ fn in_order(groups: &[GroupSpec]) -> Result<Vec<(&GroupSpec, Roles)>, String> {
                 .to_owned()),
         };
     };
-    let has_data = |group: &GroupSpec| group.roles.is_none() || has(group, Role::Data);
+    let has_data = |group: &GroupSpec| group.roles.is_none() || has(group, DiskGroupRole::Data);
     if !groups.iter().any(has_data) {
         return Err("no disk group has the role data: files could have no content; write =data \
                     behind the devices of one, or leave its roles out"
             .to_owned());
     }
     let roles = |(at, group): (usize, &GroupSpec)| {
-        let journal = has(group, Role::Journal) || (of_journal == 0 && at == first);
-        Roles { data: has_data(group), metadata: at == first, journal }
+        let journal = has(group, DiskGroupRole::Journal) || (of_journal == 0 && at == first);
+        DiskGroupRoles { data: has_data(group), metadata: at == first, journal }
     };
     let mut ordered: Vec<_> = groups.iter().zip(groups.iter().enumerate().map(roles)).collect();
     let of_first = ordered.remove(first);
@@ -148,7 +156,7 @@ mod tests {
         let groups: Result<Vec<GroupSpec>, String> =
             texts.iter().map(|text| parse_group(text)).collect();
         let groups = groups?;
-        let shown = |(group, roles): (&GroupSpec, Roles)| {
+        let shown = |(group, roles): (&GroupSpec, DiskGroupRoles)| {
             let data = if roles.data { " with data" } else { "" };
             let journal = if roles.journal { " with journal" } else { "" };
             format!("{}{data}{journal}", group.devices[0].display())
@@ -157,8 +165,6 @@ mod tests {
         Ok(shown.join(", "))
     }
 
-    /// Goal: the disk group with the metadata comes first, whoever is named first, and what cannot
-    /// be is refused by what to write.
     #[test]
     fn the_disk_group_with_the_metadata_comes_first() {
         let cases: [(&[&str], &str); 9] = [

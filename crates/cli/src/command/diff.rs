@@ -1,4 +1,4 @@
-//! `holdfast diff`: which paths two nodes have differently.
+//! `holdfast diff`: paths that differ between two nodes of a family.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -7,76 +7,78 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::controlled::{Controlled, Opener};
+use super::controlled::{ControlledPool, Opener};
 use crate::args::transfer::DiffArgs;
-use crate::backend::Backend;
-use crate::exit::{self, UsageError};
-use crate::named::Named;
-use crate::output::{Output, printable};
-use crate::transfer::Transfer;
+use crate::exit;
+use crate::output::Output;
+use control::text::printable;
+use control::{Transfer, UsageError};
+use server::backend::Backend;
+use server::named::PoolArgument;
+use server::pool_names;
 
-/// Ranges of a file that are told to people.
 const RANGES_SHOWN: usize = 8;
 
-/// A node that the command line names: by name, or by the directory of a mount.
-struct Node {
+struct DiffNode {
     pool: PathBuf,
     fileset: Option<String>,
-    clone: Option<String>,
+    snapshot: Option<String>,
 }
 
-impl Node {
-    fn of(argument: &Path, opener: Opener<'_>) -> anyhow::Result<Node> {
-        let named = Named::of(argument)?;
+impl DiffNode {
+    fn of(argument: &Path, opener: Opener<'_>) -> anyhow::Result<DiffNode> {
+        let named = PoolArgument::of(argument)?;
         let device = named.device()?;
-        let clone = named.clone.map(|clone| clone.as_str().to_owned());
+        let snapshot = named.snapshot.map(|snapshot| snapshot.as_str().to_owned());
+        let whole = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         if !device.is_dir() {
             let fileset = named.fileset.map(|name| name.to_string());
-            return Ok(Node { pool: device, fileset, clone });
+            let found = pool_names::server_at(&device, opener.backend)?;
+            let pool = found.map_or(device, |found| whole(Path::new(found.pool())));
+            return Ok(DiffNode { pool, fileset, snapshot });
         }
-        // Only a server has a directory, so nothing is opened.
-        let at = Controlled::find(argument, opener, false)?;
-        let pool = std::fs::canonicalize(&at.pool).unwrap_or_else(|_| at.pool.clone());
-        // What is mounted there may be a clone itself.
+        // A mount directory has a server, so this opens no pool.
+        let at = ControlledPool::find(argument, opener, false)?;
+        let pool = whole(&at.pool);
         let (fileset, mounted) = match at.fileset.as_deref().and_then(|name| name.split_once('@')) {
-            Some((fileset, clone)) => (Some(fileset.to_owned()), Some(clone.to_owned())),
+            Some((fileset, snapshot)) => (Some(fileset.to_owned()), Some(snapshot.to_owned())),
             None => (at.fileset.clone(), None),
         };
-        at.finish(Ok(Node { pool, fileset, clone: clone.or(mounted) }))
+        at.finish(Ok(DiffNode { pool, fileset, snapshot: snapshot.or(mounted) }))
     }
 }
 
 pub(crate) fn run(args: &DiffArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let opener = Opener { backend, members: &args.members };
-    let (from, to) = (Node::of(&args.from, opener)?, Node::of(&args.to, opener)?);
+    let (from, to) = (DiffNode::of(&args.from, opener)?, DiffNode::of(&args.to, opener)?);
     if to.pool != from.pool {
         let (from, to) = (args.from.display(), args.to.display());
         let message = format!("{from} and {to}: the two are of one pool, and of one family");
         return Err(UsageError::new(message).into());
     }
-    // Of the fileset itself a clone is taken.
-    let at = Controlled::find(&args.from, opener, to.clone.is_none())?;
+    // To compare with a fileset, the pool takes a snapshot, which needs it open for writing.
+    let at = ControlledPool::find(&args.from, opener, to.snapshot.is_none())?;
     let done = tell(&at, &args.from, (from, to), output);
     at.finish(done)?;
     Ok(exit::DONE)
 }
 
 fn tell(
-    at: &Controlled,
+    at: &ControlledPool,
     argument: &Path,
-    (from, to): (Node, Node),
+    (from, to): (DiffNode, DiffNode),
     output: &Output,
 ) -> anyhow::Result<()> {
-    let (Some(fileset), Some(from)) = (from.fileset, from.clone) else {
-        let message = format!("{}: name a clone as POOL:a/b@monday", argument.display());
+    let (Some(fileset), Some(from)) = (from.fileset, from.snapshot) else {
+        let message = format!("{}: name a snapshot as POOL:a/b@monday", argument.display());
         return Err(UsageError::new(message).into());
     };
     let to_fileset = to.fileset.unwrap_or_else(|| fileset.clone());
-    let request = Transfer::Diff { fileset, from, to_fileset, to: to.clone };
+    let request = Transfer::Diff { fileset, from, to_fileset, to: to.snapshot };
     let (read, write) = std::io::pipe()?;
     std::thread::scope(|scope| {
         let file = File::from(OwnedFd::from(write));
-        let asked = scope.spawn(|| at.transfer(&request, file, &mut |_, _| true));
+        let asked = scope.spawn(|| at.transfer(&request, file, &mut |_| true));
         for line in BufReader::new(read).lines() {
             let value: Value = serde_json::from_str(&line?)?;
             output.fact(&line_of(&value), &value);
@@ -85,7 +87,6 @@ fn tell(
     })
 }
 
-/// Returns a difference as people read it.
 fn line_of(value: &Value) -> String {
     let text = |name: &str| printable(value[name].as_str().unwrap_or(""));
     let mut line = format!("{:<8}  {}", text("became"), text("path"));

@@ -1,4 +1,4 @@
-//! `holdfast explain`: from a name to the byte on the disk, and back.
+//! `holdfast explain`: shows where a file's bytes lie on disk, and what lies at a place on disk.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -10,12 +10,14 @@ use anyhow::Context;
 use serde_json::json;
 
 use crate::args::ExplainArgs;
-use crate::backend::{Backend, ExplainStep, ExplainTarget};
-use crate::exit::{self, UsageError};
-use crate::named::Named;
+use crate::exit;
 use crate::output::Output;
-use crate::size::ByteSize;
-use crate::status::{self, Answer, Found, Question};
+use control::UsageError;
+use control::size::ByteSize;
+use control::wire::{ExplainStep, WireAnswer, WireRequest};
+use server::backend::{Backend, ExplainTarget};
+use server::named::PoolArgument;
+use server::status::{self, DiscoveredServer};
 
 pub(crate) fn run(
     args: &ExplainArgs,
@@ -29,7 +31,7 @@ pub(crate) fn run(
         }
         (_, _, Some(pool), Some(path)) => {
             let (path, range) = split_range(path)?;
-            let named = Named::of_no_clone(pool, "name the fileset without @")?;
+            let named = PoolArgument::of_no_snapshot(pool, "name the fileset without @")?;
             let (device, fileset) = (named.pool, named.fileset);
             let path = path.as_bytes().to_vec();
             backend.explain(&device, &members, &ExplainTarget::Path { fileset, path, range })?
@@ -44,9 +46,8 @@ pub(crate) fn run(
     Ok(exit::DONE)
 }
 
-/// Returns how deep each step is: a name is below the one before it, a map page below the level
-/// above, a block below its map page, a segment below what is in it. So the blocks of a file are
-/// all equally deep.
+/// Returns the indentation of each step. Each step is one deeper than its parent: a name than the
+/// directory, a map page than the level above, a block than its map page, a segment than its block.
 fn depths(steps: &[ExplainStep]) -> Vec<usize> {
     let (mut name, mut map) = (0, None);
     let mut depths: Vec<usize> = Vec::with_capacity(steps.len());
@@ -87,22 +88,22 @@ fn explain_mounted(path: &OsStr) -> anyhow::Result<Vec<ExplainStep>> {
             "{shown} is in no mounted pool of yours: for one that is not mounted give --pool"
         );
     };
-    match status::ask(&found.socket, &Question::Explain { mount, node, range })? {
-        Answer::Explain(steps) => Ok(steps),
-        Answer::Error(error) => Err(anyhow::anyhow!(error)),
-        Answer::Closing => Err(anyhow::anyhow!(status::CLOSING)),
-        Answer::Status(_)
-        | Answer::Control(_)
-        | Answer::Ready
-        | Answer::Mounted(_)
-        | Answer::Progress { .. }
-        | Answer::Transferred(_) => anyhow::bail!("the server answered nonsense"),
+    match status::ask(&found.socket, &WireRequest::Explain { mount, node, range })? {
+        WireAnswer::Explain(steps) => Ok(steps),
+        WireAnswer::Error(error) => Err(anyhow::anyhow!(error)),
+        WireAnswer::Closing => Err(anyhow::anyhow!(status::CLOSING)),
+        WireAnswer::Status(_)
+        | WireAnswer::Control(_)
+        | WireAnswer::Ready
+        | WireAnswer::Mounted(_)
+        | WireAnswer::Progress { .. }
+        | WireAnswer::Transferred(_) => anyhow::bail!("the server answered nonsense"),
     }
 }
 
-/// Returns which mount of the server knows what `path` means, and by which number: what has that
-/// name, or, if that is a link from elsewhere, what it leads to. `None`: neither is there.
-fn node_in(found: &Found, path: &Path, named: &Metadata) -> Option<(usize, u64)> {
+/// Returns the index of the mount that contains `path`, and the inode number. A symbolic link
+/// outside the mounts is followed.
+fn node_in(found: &DiscoveredServer, path: &Path, named: &Metadata) -> Option<(usize, u64)> {
     let device_of = |directory: &Path| Some(std::fs::metadata(directory).ok()?.dev());
     let devices = found.mounts().into_iter().map(|(directory, _)| device_of(&directory));
     let devices: Vec<Option<u64>> = devices.collect();
@@ -114,12 +115,12 @@ fn node_in(found: &Found, path: &Path, named: &Metadata) -> Option<(usize, u64)>
     mount_of(meant.dev()).map(|mount| (mount, meant.ino()))
 }
 
-/// First and last byte.
-type Range = Option<(u64, u64)>;
+/// First and last byte of a range.
+type OptionalByteRange = Option<(u64, u64)>;
 
-/// Splits `PATH:FIRST-LAST`, `PATH:FIRST+COUNT` or `PATH:OFFSET`. A colon that no range follows
-/// belongs to the path, which may be any bytes.
-fn split_range(text: &OsStr) -> anyhow::Result<(&OsStr, Range)> {
+/// Splits `PATH:FIRST-LAST`, `PATH:FIRST+COUNT` or `PATH:OFFSET`. If no range follows the colon,
+/// the colon belongs to the path.
+fn split_range(text: &OsStr) -> anyhow::Result<(&OsStr, OptionalByteRange)> {
     let bytes = text.as_bytes();
     let Some(colon) = bytes.iter().rposition(|&byte| byte == b':') else { return Ok((text, None)) };
     let (path, range) = bytes.split_at(colon);
@@ -147,7 +148,6 @@ fn split_range(text: &OsStr) -> anyhow::Result<(&OsStr, Range)> {
 mod tests {
     use super::*;
 
-    /// Goal: an explanation is as wide for the last block of a file as for the first.
     #[test]
     fn depth_is_that_of_the_structure() {
         let steps = |layers: &str| -> Vec<ExplainStep> {

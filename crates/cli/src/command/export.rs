@@ -1,21 +1,24 @@
-//! `holdfast export` and `holdfast reload`: what a running server exports, changed and shown.
+//! `holdfast export` and `holdfast reload`: exports of a running server.
 
 use serde_json::json;
+use server::facts::export_rules;
 
-use super::controlled::{Controlled, Opener};
+use super::controlled::{ControlledPool, Opener};
 use crate::args::ReloadArgs;
 use crate::args::export::{ExportArgs, ExportCommand};
-use crate::backend::Backend;
-use crate::control::{ExportFacts, ExportSource, ExportSpec, Request};
-use crate::exit::{self, UsageError};
-use crate::output::{Output, printable};
+use crate::exit;
+use crate::output::Output;
+use crate::table::Column::{IfAny, Left};
+use control::text::printable;
+use control::{ExportFacts, ExportSource, ExportSpec, Request, UsageError};
+use server::backend::Backend;
 
 pub(crate) fn run(args: &ExportArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let argument = args.command.path();
-    let at = Controlled::find(argument, Opener::plain(backend), false)?
+    let at = ControlledPool::find(argument, Opener::plain(backend), false)?
         .need_server("exports are of a server")?;
-    if at.clone.is_some() {
-        let message = format!("{}: a clone is not exported by itself", argument.display());
+    if at.snapshot.is_some() {
+        let message = format!("{}: a snapshot is not exported by itself", argument.display());
         return Err(UsageError::new(message).into());
     }
     let pool = at.pool.display().to_string();
@@ -28,12 +31,12 @@ pub(crate) fn run(args: &ExportArgs, backend: &dyn Backend, output: &Output) -> 
                 dir: dir.clone(),
                 to: to.clone(),
                 rw: *rw,
-                squash: *squash,
+                squash: (*squash).into(),
                 anon: *anon,
                 insecure: *insecure,
                 is_async: *is_async,
             };
-            let rules = export.rules().map_err(UsageError::new)?;
+            let rules = export_rules(&export).map_err(UsageError::new)?;
             at.ask(&Request::ExportAdd { export })?;
             let exports = at.exports()?;
             let is_it = |it: &&ExportFacts| it.export.name == rules.name && it.not_served.is_none();
@@ -44,16 +47,22 @@ pub(crate) fn run(args: &ExportArgs, backend: &dyn Backend, output: &Output) -> 
         }
         ExportCommand::List { .. } => {
             let exports = at.exports()?;
-            if exports.is_empty() {
-                output.remark("Nothing is exported.");
-            }
-            exports.iter().for_each(|export| output.fact(&lines_of(export), &json!(export)));
+            let columns = [
+                Left("EXPORT"),
+                Left("FILESET"),
+                Left("ACCESS"),
+                Left("CLIENTS"),
+                Left("SQUASH"),
+                IfAny("NOTES"),
+                Left("MOUNT"),
+            ];
+            output.list(&exports, "Nothing is exported.", columns, row_of);
         }
         ExportCommand::Remove { name, .. } => {
             at.ask(&Request::ExportRemove { name: name.clone() })?;
             let facts = json!({ "removed": name, "pool": pool });
             let name = printable(name);
-            // What a command has added may have stood behind one of the configuration.
+            // The removed export may have hidden one of the configuration with the same name.
             let is_there = at.exports()?.iter().any(|it| printable(&it.export.name) == name);
             let text = if is_there {
                 format!("{name} is kept no more; holdfast.toml exports it still")
@@ -66,13 +75,12 @@ pub(crate) fn run(args: &ExportArgs, backend: &dyn Backend, output: &Output) -> 
     Ok(exit::DONE)
 }
 
-/// `holdfast reload`.
 pub(crate) fn reload(
     args: &ReloadArgs,
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let at = Controlled::find(&args.pool, Opener::plain(backend), false)?;
+    let at = ControlledPool::find(&args.pool, Opener::plain(backend), false)?;
     let at = at.need_server("a configuration is of a server")?;
     at.ask(&Request::Reload {})?;
     let pool = at.pool.display().to_string();
@@ -80,32 +88,33 @@ pub(crate) fn reload(
     Ok(exit::DONE)
 }
 
-/// Returns an export in two lines: what it is, and how it is mounted.
-fn lines_of(facts: &ExportFacts) -> String {
+fn row_of(facts: &ExportFacts) -> [String; 7] {
     let ExportSpec { name, fileset, dir, to, rw, squash, anon, insecure, is_async, .. } =
         &facts.export;
-    let mut line = format!("{}  {}", printable(name), printable(fileset.as_deref().unwrap_or("?")));
+    let mut exported = fileset.clone().unwrap_or_else(|| "?".to_owned());
     if let Some(directory) = dir {
-        line += &format!(" {}", printable(directory));
+        exported += &format!(" {directory}");
     }
-    line += if *rw { ", rw" } else { ", ro" };
-    let networks = if to.is_empty() { "this machine".to_owned() } else { to.join(" ") };
-    line += &format!(", to {networks}, squash {}", json!(squash).as_str().unwrap_or("?"));
-    if let Some((uid, gid)) = anon {
-        line += &format!(", nobody is {uid}:{gid}");
-    }
-    for (is_on, word) in [(*insecure, "any port"), (*is_async, "async")] {
-        line += if is_on { ", " } else { "" };
-        line += if is_on { word } else { "" };
-    }
-    line += match facts.by {
-        ExportSource::Kept => "",
-        ExportSource::Default => " (as nothing else is said)",
-        ExportSource::CommandLine => " (until the server ends)",
-        ExportSource::Configuration => " (holdfast.toml)",
+    let networks = if to.is_empty() { "this machine".to_owned() } else { to.join(",") };
+    let mut notes = Vec::new();
+    notes.extend(anon.map(|(uid, gid)| format!("nobody is {uid}:{gid}")));
+    notes.extend(insecure.then(|| "any port".to_owned()));
+    notes.extend(is_async.then(|| "async".to_owned()));
+    let by = match facts.by {
+        ExportSource::Kept => None,
+        ExportSource::Default => Some("as nothing else is said"),
+        ExportSource::CommandLine => Some("until the server ends"),
+        ExportSource::Configuration => Some("by holdfast.toml"),
     };
-    match &facts.not_served {
-        None => format!("{line}\n  {}", printable(&facts.mount)),
-        Some(why) => format!("{line}\n  not served: {}", printable(why)),
-    }
+    notes.extend(by.map(str::to_owned));
+    notes.extend(facts.not_served.as_ref().map(|why| format!("not served: {why}")));
+    [
+        name.clone(),
+        exported,
+        if *rw { "rw" } else { "ro" }.to_owned(),
+        networks,
+        json!(squash).as_str().unwrap_or("?").to_owned(),
+        notes.join(", "),
+        facts.mount.clone(),
+    ]
 }

@@ -1,21 +1,26 @@
 //! `holdfast fileset`: makes, shows, changes, renames and deletes the filesets of a pool.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use format::fileset::ROOT_SLOT;
 use serde_json::json;
 
-use super::controlled::{Controlled, Opener};
+use super::controlled::{ControlledPool, Opener};
+use super::waiting::{JobWait, check_goes_on};
 use crate::args::fileset::{FilesetArgs, FilesetCommand};
-use crate::backend::Backend;
-use crate::control::{FilesetFacts, Properties, Request};
-use crate::exit::{self, UsageError};
-use crate::named::Named;
-use crate::output::{Output, printable};
-use crate::patience::Patience;
-use crate::size::ByteSize;
-use crate::status;
+use crate::exit;
+use crate::output::Output;
+use crate::progress::WorkUnit;
+use crate::table::Column::{IfAny, Left, Right};
+use control::size::ByteSize;
+use control::{FilesetFacts, Properties, Request, UsageError, UseFacts};
+use server::backend::Backend;
+use server::named::PoolArgument;
+use server::pool_names;
+
+/// Prefix of the names of the jobs that free deleted filesets.
+const FREEING: &str = "freeing ";
 
 pub(crate) fn run(
     args: &FilesetArgs,
@@ -25,14 +30,13 @@ pub(crate) fn run(
     let opener = Opener { backend, members: &args.members };
     match &args.command {
         FilesetCommand::List { pool } => {
-            let at = Controlled::find(pool, opener, false)?;
+            let at = ControlledPool::find(pool, opener, false)?;
             let all = at.filesets().and_then(|all| listed(&at, pool, all));
-            let mut all = at.finish(all)?;
-            all.retain(|fileset| !fileset.is_clone);
+            let all = at.finish(all)?;
             if all.iter().any(|fileset| fileset.freed_permille.is_some()) {
                 output.remark("Deleted filesets are listed until all that they held is free.");
             }
-            all.iter().for_each(|fileset| output.fact(&line_of(fileset), &json!(fileset)));
+            list(all, output);
         }
         FilesetCommand::Create { fileset, properties, quota, reservation } => {
             let mut words = properties.clone();
@@ -48,37 +52,24 @@ pub(crate) fn run(
             change(fileset, opener, output, ("changed", "is changed"), &set)?;
         }
         FilesetCommand::Rename { fileset, to } => {
-            let to = new_name(fileset, to)?;
+            let to = new_name(fileset, to, backend)?;
             let rename = |name| Request::FilesetRename { name, to: to.clone() };
             change(fileset, opener, output, ("renamed", &format!("is {to} now")), &rename)?;
         }
-        FilesetCommand::Fork { clone, to } => {
-            let new = new_name(clone, to)?;
-            let at = Controlled::find(clone, opener, true)?;
-            let asked = at.named_clone(clone).and_then(|(fileset, own)| {
-                let from = format!("{fileset}@{own}");
-                let fork = Request::FilesetFork { fileset, clone: own, to: new.clone() };
-                at.ask(&fork).map(|_| from)
-            });
-            let pool = at.pool.display().to_string();
-            let from = at.finish(asked)?;
-            let facts = json!({ "created": new, "from": from, "pool": pool });
-            output.fact(&format!("{pool}:{new} is made, and begins as {from} is"), &facts);
-        }
-        FilesetCommand::Restore { clone, wait } => {
-            let at = Controlled::find_beside(clone, opener)?;
-            let done = restore(&at, clone, *wait, output);
+        FilesetCommand::Restore { snapshot, wait } => {
+            let at = ControlledPool::find_beside(snapshot, opener)?;
+            let done = restore(&at, snapshot, *wait, output);
             at.finish(done)?;
         }
         FilesetCommand::Promote { fileset } => {
-            let at = Controlled::find(fileset, opener, true)?;
+            let at = ControlledPool::find(fileset, opener, true)?;
             let asked = at.named(fileset).and_then(|name| {
                 let names = at.ask_names(&Request::FilesetPromote { name: name.clone() })?;
                 Ok((name, names))
             });
             let pool = at.pool.display().to_string();
             let (name, names) = at.finish(asked)?;
-            let facts = json!({ "promoted": name, "clones": names, "pool": pool });
+            let facts = json!({ "promoted": name, "snapshots": names, "pool": pool });
             output.fact(&format!("{pool}:{name} has these now: {}", names.join(", ")), &facts);
         }
         FilesetCommand::Move { fileset, to: Some(to), abort, .. } => {
@@ -89,7 +80,7 @@ pub(crate) fn run(
             change(fileset, opener, output, ("here", "is in this pool"), &here)?;
         }
         FilesetCommand::Delete { fileset, recursive, wait } => {
-            let at = Controlled::find(fileset, opener, true)?;
+            let at = ControlledPool::find(fileset, opener, true)?;
             let done = delete(&at, fileset, (*recursive, *wait), output);
             at.finish(done)?;
         }
@@ -97,14 +88,14 @@ pub(crate) fn run(
     Ok(exit::DONE)
 }
 
-/// Returns what is listed of `all`: if `argument` names a fileset that and those below it, with
-/// their clones. One that is not there is refused.
+/// Returns the filesets to list: all, or the one in `argument` with those below it. Fails if that
+/// one does not exist.
 pub(super) fn listed(
-    at: &Controlled,
+    at: &ControlledPool,
     argument: &Path,
     mut all: Vec<FilesetFacts>,
 ) -> anyhow::Result<Vec<FilesetFacts>> {
-    let Some(fileset) = Named::of(argument)?.fileset else { return Ok(all) };
+    let Some(fileset) = PoolArgument::of(argument)?.fileset else { return Ok(all) };
     let name = at.known(&fileset.to_string(), &all)?;
     let is_meant = |it: &FilesetFacts| {
         let rest = it.name.strip_prefix(&name);
@@ -114,7 +105,6 @@ pub(super) fn listed(
     Ok(all)
 }
 
-/// Does one change of a fileset, and says `done` of it: for programs, for people.
 fn change(
     argument: &Path,
     opener: Opener<'_>,
@@ -122,7 +112,7 @@ fn change(
     done: (&str, &str),
     request: &dyn Fn(String) -> Request,
 ) -> anyhow::Result<()> {
-    let at = Controlled::find(argument, opener, true)?;
+    let at = ControlledPool::find(argument, opener, true)?;
     let name = at.named(argument);
     let asked = name.and_then(|name| at.ask(&request(name.clone())).map(|_| name));
     let pool = at.pool.display().to_string();
@@ -131,39 +121,40 @@ fn change(
     Ok(())
 }
 
-/// Makes a fileset what its clone is, and tells which clones hang on what it was.
+/// Restores a fileset to a snapshot. Reports the later snapshots, which are kept and lead back to
+/// the state before.
 fn restore(
-    at: &Controlled,
+    at: &ControlledPool,
     argument: &Path,
     must_wait: bool,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let (fileset, clone) = at.named_clone(argument)?;
-    let (name, pool) = (format!("{fileset}@{clone}"), at.pool.display().to_string());
-    let request = Request::FilesetRestore { fileset: fileset.clone(), clone };
+    let (fileset, snapshot) = at.named_snapshot(argument)?;
+    let (name, pool) = (format!("{fileset}@{snapshot}"), at.pool.display().to_string());
+    let request = Request::FilesetRestore { fileset: fileset.clone(), snapshot };
     let later = at.ask_names(&request)?;
     let facts = json!({ "restored": fileset, "to": name, "later": later, "pool": pool });
     output.fact(&format!("{pool}:{fileset} is what {name} is"), &facts);
     if !later.is_empty() {
         output.remark(&format!(
-            "These clones stay, and go back to what the fileset was: {}.",
+            "These snapshots stay, and go back to what the fileset was: {}.",
             later.join(", ")
         ));
     }
     if must_wait { wait(at, output) } else { Ok(()) }
 }
 
-/// Returns the new name in `to`, which is in the pool of `from`.
-fn new_name(from: &Path, to: &Path) -> anyhow::Result<String> {
-    let (old, new) = (Named::of(from)?, Named::of(to)?);
+/// Returns the fileset's name in `to`. The pool of `to` must be that of `from`.
+pub(super) fn new_name(from: &Path, to: &Path, backend: &dyn Backend) -> anyhow::Result<String> {
+    let (old, new) = (PoolArgument::of(from)?, PoolArgument::of(to)?);
     let refused = |cause: &str| UsageError::new(format!("{}: {cause}", to.display()));
-    let name = new.fileset.filter(|_| new.clone.is_none());
+    let name = new.fileset.filter(|_| new.snapshot.is_none());
     let name = name.ok_or_else(|| refused("name the new fileset as POOL:c"))?;
     let path = |pool: &Path| std::fs::canonicalize(pool).unwrap_or_else(|_| pool.to_owned());
-    // The directory of a mount stands for its fileset, so its pool is found by its server.
+    // The pool of a mount directory is known to the server.
     let pool_of = |pool: &Path| -> anyhow::Result<_> {
-        let found = if pool.is_dir() { status::find(pool)? } else { None };
-        Ok(found.map_or_else(|| path(pool), |found| path(Path::new(found.text("pool")))))
+        let found = pool_names::server_at(&path(pool), backend)?;
+        Ok(found.map_or_else(|| path(pool), |found| path(Path::new(found.pool()))))
     };
     if pool_of(&old.pool)? != pool_of(&new.pool)? {
         return Err(refused("a fileset stays in its pool: name the same pool twice").into());
@@ -171,9 +162,9 @@ fn new_name(from: &Path, to: &Path) -> anyhow::Result<String> {
     Ok(name.to_string())
 }
 
-/// Deletes a fileset, and if that `is_recursive` those below it, the deepest first.
+/// Deletes a fileset and, if `is_recursive`, those below it, the deepest first.
 fn delete(
-    at: &Controlled,
+    at: &ControlledPool,
     argument: &Path,
     (is_recursive, must_wait): (bool, bool),
     output: &Output,
@@ -182,10 +173,9 @@ fn delete(
     let pool = at.pool.display().to_string();
     let all = at.filesets()?;
     let mut names = doomed(&name, &all, (&pool, is_recursive))?;
-    // Those with more parts are below others.
     names.sort_by_key(|it| std::cmp::Reverse(it.matches('/').count()));
     for name in names.into_iter().chain([name]) {
-        wait_for_clones(at, &name, output)?;
+        wait_for_snapshots(at, &name, output)?;
         at.ask(&Request::FilesetDelete { name: name.clone() })?;
         let facts = json!({ "deleted": name, "pool": pool });
         output.fact(&format!("{pool}:{name} is deleted"), &facts);
@@ -199,15 +189,15 @@ fn delete(
     Ok(())
 }
 
-/// Returns the filesets below `name`, which are deleted with it if that `is_recursive`; refused if
-/// one of them, or it, can't be.
+/// Returns the filesets below `name`. Fails if there are any and `is_recursive` is false, or if one
+/// of those to delete cannot be deleted.
 fn doomed(
     name: &str,
     all: &[FilesetFacts],
     (pool, is_recursive): (&str, bool),
 ) -> anyhow::Result<Vec<String>> {
     let below = format!("{name}/");
-    let is_there = |it: &&FilesetFacts| it.freed_permille.is_none() && !it.is_clone;
+    let is_there = |it: &&FilesetFacts| it.freed_permille.is_none() && !it.is_snapshot;
     let there: Vec<_> = all.iter().filter(is_there).collect();
     let names: BTreeSet<&str> =
         there.iter().map(|it| it.name.as_str()).filter(|it| it.starts_with(&below)).collect();
@@ -226,8 +216,8 @@ fn doomed(
     Ok(names)
 }
 
-/// Returns why a fileset that is on its way is not deleted with `name`, and what to do. What only
-/// begins to arrive can be deleted by its own name, for it is where it comes from.
+/// Returns why a fileset that is being moved or received cannot be deleted together with `name`. An
+/// arriving fileset can be deleted by its own name, because the source pool still has it.
 fn coming(fileset: &FilesetFacts, (name, pool): (&str, &str)) -> Option<String> {
     let FilesetFacts { name: own, is_receiving, moving, .. } = fileset;
     if *is_receiving {
@@ -240,7 +230,7 @@ fn coming(fileset: &FilesetFacts, (name, pool): (&str, &str)) -> Option<String> 
         "arriving" if own == name => None,
         "arriving" => Some(format!(
             "{pool}:{own} arrives from another pool: give its move up (`holdfast fileset move \
-             --abort`), or delete it by its own name, first"
+             OTHER:a {pool}:{own} --abort`), or delete it by its own name, first"
         )),
         "leaving" => Some(format!(
             "{pool}:{own} is on its way to another pool: give its `holdfast fileset move` again \
@@ -253,7 +243,6 @@ fn coming(fileset: &FilesetFacts, (name, pool): (&str, &str)) -> Option<String> 
     }
 }
 
-/// Returns what keeps a fileset from being deleted, and what to do.
 fn in_the_way_of(fileset: &FilesetFacts, all: &[FilesetFacts], pool: &str) -> Option<String> {
     let name = &fileset.name;
     if fileset.slot == ROOT_SLOT {
@@ -265,28 +254,41 @@ fn in_the_way_of(fileset: &FilesetFacts, all: &[FilesetFacts], pool: &str) -> Op
         return Some(format!("{pool}:{name} is {}: {}", how.words(), how.advice(pool)));
     }
     let start = format!("{name}@");
-    let clones: Vec<&str> = all
+    let snapshots: Vec<&str> = all
         .iter()
-        .filter(|it| it.is_clone && it.name.starts_with(&start))
+        .filter(|it| it.is_snapshot && it.name.starts_with(&start))
         .map(|it| it.name.as_str())
         .collect();
-    // One that arrives goes with its clones: where it comes from it stays.
-    if clones.is_empty() || fileset.moving.as_deref() == Some("arriving") {
+    // An arriving fileset is deleted with its snapshots, because the source pool has them.
+    if snapshots.is_empty() || fileset.moving.as_deref() == Some("arriving") {
         return None;
     }
-    let clones = clones.join(", ");
-    Some(format!("{pool}:{name} has clones: {clones}: `holdfast clone delete` these first"))
+    let is_other =
+        |it: &&FilesetFacts| !it.is_snapshot && it.name != *name && it.freed_permille.is_none();
+    let clones = all.iter().filter(is_other);
+    let mut clones =
+        clones.filter(|it| it.origin.as_ref().is_some_and(|it| it.starts_with(&start)));
+    if let Some(clone) = clones.next() {
+        let (clone, origin) = (&clone.name, clone.origin.as_deref().unwrap_or_default());
+        return Some(format!(
+            "{pool}:{name} has the snapshot {origin}, which {pool}:{clone} goes back to: `holdfast \
+             fileset promote {pool}:{clone}` gives it that snapshot, or delete {clone} first"
+        ));
+    }
+    let (first, all) = (snapshots[0], snapshots.join(", "));
+    Some(format!(
+        "{pool}:{name} has snapshots: {all}: delete these first (`holdfast snapshot delete \
+         {pool}:{first}`)"
+    ))
 }
 
-/// Waits until all that was deleted is free.
-pub(super) fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
+pub(super) fn wait(at: &ControlledPool, output: &Output) -> anyhow::Result<()> {
     wait_for(at, output, &|_, _| true)
 }
 
-/// Waits until the clones of `fileset` that were deleted are free: one is freed at a time, for
-/// what each of two holds alone is found by comparing it with the other.
-pub(super) fn wait_for_clones(
-    at: &Controlled,
+/// Waits until the deleted snapshots of `fileset` are freed. The pool frees one at a time.
+pub(super) fn wait_for_snapshots(
+    at: &ControlledPool,
     fileset: &str,
     output: &Output,
 ) -> anyhow::Result<()> {
@@ -294,82 +296,103 @@ pub(super) fn wait_for_clones(
     wait_for(at, output, &|_, freed| freed.name.starts_with(&start))
 }
 
-/// Waits until nothing that has blocks in common with the clone `name` is being freed.
-pub(super) fn wait_for_family(at: &Controlled, name: &str, output: &Output) -> anyhow::Result<()> {
+/// Waits while another node of the family of snapshot `name` is being freed.
+pub(super) fn wait_for_family(
+    at: &ControlledPool,
+    name: &str,
+    output: &Output,
+) -> anyhow::Result<()> {
     let waits = |all: &[FilesetFacts]| all.iter().any(|it| it.name == name && it.is_family_freed);
     wait_for(at, output, &|all, _| waits(all))
 }
 
-/// Waits until all of what was deleted that `is_meant` is free, among all that there is.
+/// Waits until the deleted filesets for which `is_meant` holds are freed. Its first argument is all
+/// filesets.
 fn wait_for(
-    at: &Controlled,
+    at: &ControlledPool,
     output: &Output,
     is_meant: &dyn Fn(&[FilesetFacts], &FilesetFacts) -> bool,
 ) -> anyhow::Result<()> {
-    let (mut progress, mut patience) = (output.progress(), Patience::new());
+    let mut waiting = JobWait::new(output)?;
     loop {
         let all = at.filesets()?;
         let freed = all.iter().filter(|it| it.freed_permille.is_some() && is_meant(&all, it));
         let freed: Vec<u64> = freed.filter_map(|it| it.freed_permille).collect();
-        let stopped = at.jobs()?.into_iter().find(|job| job.is_paused || job.failure.is_some());
+        let jobs = at.jobs()?;
         let total = u64::try_from(freed.len()).unwrap_or(0) * 1000;
         if freed.is_empty() {
-            progress.finish();
+            waiting.finish();
             return Ok(());
         }
-        progress.tell("freed, in parts of 1,000", freed.iter().sum(), total);
-        if let Some(job) = stopped {
-            let why = job.failure.unwrap_or_else(|| "it was paused".to_owned());
-            let (pool, id) = (at.pool.display(), job.id);
-            anyhow::bail!(
-                "{pool}: {} has stopped ({why}): `holdfast job resume {pool} {id}`",
-                job.name
-            );
-        }
-        patience.wait();
+        jobs.iter().try_for_each(|job| check_goes_on(at, job))?;
+        let job = jobs.iter().find(|job| job.name.starts_with(FREEING));
+        let freed = (freed.iter().sum(), total);
+        waiting.step_at(at, (WorkUnit::Share, "freed"), freed, job)?;
     }
 }
 
-fn line_of(fileset: &FilesetFacts) -> String {
-    let mut line = format!(
-        "{}  {} inodes, references {}, blocks {}",
-        printable(&fileset.name),
-        fileset.inodes,
-        ByteSize(fileset.referenced_bytes),
-        ByteSize(fileset.block_bytes)
-    );
-    for (limit, word) in
-        [(fileset.quota_bytes, "quota"), (fileset.reservation_bytes, "reservation")]
-    {
-        line += &limit.map_or_else(String::new, |bytes| format!(", {word} {}", ByteSize(bytes)));
+/// Block size of a pool that is made without `--block`.
+const USUAL_BLOCK_BYTES: u64 = 16 << 10;
+
+fn list(all: Vec<FilesetFacts>, output: &Output) {
+    let (snapshots, filesets): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| it.is_snapshot);
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for (of, _) in snapshots.iter().filter_map(|it| it.name.split_once('@')) {
+        *counts.entry(of).or_default() += 1;
     }
-    if let Some(placement) = fileset.placement.as_deref().filter(|word| *word != "any") {
-        line += &format!(", placement {}", printable(placement));
+    let columns = [
+        Left("NAME"),
+        Right("USED"),
+        Right("AVAILABLE"),
+        Right("QUOTA"),
+        Left("MOUNTED"),
+        Right("SNAPSHOTS"),
+        IfAny("NOTES"),
+    ];
+    output.list(&filesets, "There are no filesets.", columns, |fileset| {
+        let mounts = fileset.used_by.iter().filter(|it| it.kind == "mount");
+        let mounts: Vec<&str> = mounts.map(|it| it.at.as_str()).collect();
+        [
+            fileset.name.clone(),
+            ByteSize(fileset.referenced_bytes).to_string(),
+            size_of(fileset.available_bytes),
+            size_of(fileset.quota_bytes),
+            mounts.join(", "),
+            counts.get(&*fileset.name).map_or_else(String::new, u64::to_string),
+            notes_of(fileset),
+        ]
+    });
+}
+
+pub(super) fn size_of(bytes: Option<u64>) -> String {
+    bytes.map_or_else(String::new, |bytes| ByteSize(bytes).to_string())
+}
+
+fn notes_of(fileset: &FilesetFacts) -> String {
+    let mut notes = Vec::new();
+    if fileset.block_bytes != USUAL_BLOCK_BYTES {
+        notes.push(format!("blocks {}", ByteSize(fileset.block_bytes)));
     }
+    notes.extend(fileset.reservation_bytes.map(|it| format!("reservation {}", ByteSize(it))));
+    let placement = fileset.placement.as_deref().filter(|word| *word != "any");
+    notes.extend(placement.map(|word| format!("placement {word}")));
     for (is_so, words) in
-        [(fileset.is_read_only, ", read-only"), (fileset.is_receiving, ", receiving a stream")]
+        [(fileset.is_read_only, "read-only"), (fileset.is_receiving, "receiving a stream")]
     {
-        line.push_str(if is_so { words } else { "" });
+        notes.extend(is_so.then(|| words.to_owned()));
     }
-    for how in &fileset.used_by {
-        line += &format!(", {}", printable(&how.words()));
-    }
-    if let Some(word) = &fileset.moving {
-        line += match word.as_str() {
-            "leaving" => ", leaving for another pool",
-            "arriving" => ", arriving from another pool",
-            _ => ", arrived from another pool",
-        };
-    }
-    // A fork is another fileset's; a fileset goes back to its own last clone by itself.
+    let other_uses = fileset.used_by.iter().filter(|it| it.kind != "mount");
+    notes.extend(other_uses.map(UseFacts::words));
+    notes.extend(fileset.moving.as_deref().map(|word| match word {
+        "leaving" => "leaving for another pool".to_owned(),
+        word => format!("{word} from another pool"),
+    }));
+    // A fileset's own latest snapshot is not shown as its origin. That of a clone is.
     let own = format!("{}@", fileset.name);
-    if let Some(origin) = fileset.origin.as_ref().filter(|origin| !origin.starts_with(&own)) {
-        line += &format!(", goes back to {}", printable(origin));
-    }
-    if let Some(permille) = fileset.freed_permille {
-        line += &format!(", deleted: {} % freed", permille / 10);
-    }
-    line
+    let origin = fileset.origin.as_ref().filter(|origin| !origin.starts_with(&own));
+    notes.extend(origin.map(|origin| format!("goes back to {origin}")));
+    notes.extend(fileset.freed_permille.map(|it| format!("deleted: {} % freed", it / 10)));
+    notes.join(", ")
 }
 
 #[cfg(test)]
@@ -380,8 +403,8 @@ mod tests {
         FilesetFacts { name: name.to_owned(), slot, ..FilesetFacts::default() }
     }
 
-    /// Goal: nothing is deleted where something below is on its way, or comes as a stream, and all
-    /// of that is named; what arrives can be deleted by its own name.
+    /// Goal: nothing is deleted while a fileset below is being moved or receives a stream. All of
+    /// these are named.
     #[test]
     fn what_is_on_its_way_below_is_named_before_anything_is_deleted() {
         let moving = |name: &str, slot, word: &str| {
@@ -397,7 +420,7 @@ mod tests {
         all.push(moving("a/b/d", 5, "arriving"));
         all.push(moving("a/e", 6, "arrived"));
         all.push(FilesetFacts { is_receiving: true, ..fileset("a/f", 7) });
-        // The next state of one that is there.
+        // An update of the existing a/b is being received.
         all.push(FilesetFacts { is_receiving: true, ..fileset("a/b", 8) });
         let refused = doomed(&all, "a", true).expect_err("some are on their way");
         assert!(refused.starts_with("nothing is deleted"), "{refused}");

@@ -1,22 +1,24 @@
-//! `holdfast group`: shows the disk groups of a pool, adds and removes them.
+//! `holdfast group`: shows, adds and removes the disk groups of a pool.
 
 use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::controlled::{Controlled, Opener};
+use super::controlled::{ControlledPool, Opener};
+use super::waiting::JobWait;
 use crate::args::group::{GroupArgs, GroupCommand};
-use crate::args::members::{GroupSpec, Role};
-use crate::backend::Backend;
-use crate::control::{Answer, GroupFacts, NewGroup, Request};
-use crate::exit::{self, UsageError};
-use crate::output::{Output, printable};
-use crate::patience::Patience;
-use crate::size::ByteSize;
+use crate::args::members::{DiskGroupRole, GroupSpec};
+use crate::exit;
+use crate::output::Output;
+use crate::progress::WorkUnit;
+use crate::table::Column::{Left, Right};
+use control::size::ByteSize;
+use control::text::printable;
+use control::{Answer, GroupFacts, NewGroup, Request, UsageError};
+use server::backend::Backend;
 
 pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let is_change = !matches!(args.command, GroupCommand::List { .. });
-    // What is wrong with the words is said before anything is opened.
     let request = match &args.command {
         GroupCommand::List { .. } => Request::GroupList {},
         GroupCommand::Add { group, size, force, .. } => add(group, *size, *force)?,
@@ -24,7 +26,7 @@ pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> a
         GroupCommand::Metadata { group, .. } => Request::GroupMetadata { group: *group },
     };
     let opener = Opener { backend, members: &args.members };
-    let at = Controlled::find(args.command.pool(), opener, is_change)?;
+    let at = ControlledPool::find(args.command.pool(), opener, is_change)?;
     if let GroupCommand::Remove { group, wait: must_wait, .. } = args.command {
         let done = remove(&at, group, must_wait, output);
         at.finish(done)?;
@@ -35,13 +37,26 @@ pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> a
     let Answer::Groups(groups) = at.finish(answer)? else {
         anyhow::bail!("{pool}: the server answered nonsense");
     };
+    if matches!(args.command, GroupCommand::List { .. }) {
+        let columns = [
+            Right("GROUP"),
+            Left("KIND"),
+            Left("ROLES"),
+            Left("STATE"),
+            Right("USED"),
+            Right("SIZE"),
+            Left("DEVICES"),
+        ];
+        output.list(&groups, "There are no disk groups.", columns, row_of);
+        return Ok(exit::DONE);
+    }
     for group in groups {
         let line = line_of(&group);
         let text = match args.command {
             GroupCommand::Metadata { group: number, .. } if group.number == u64::from(number) => {
                 format!("the metadata is there now: {line}")
             }
-            // The answer has all of them.
+            // Of all groups in the answer, only the new main group is printed.
             GroupCommand::Metadata { .. } => continue,
             GroupCommand::Add { .. } => format!("added: {line}"),
             GroupCommand::List { .. } | GroupCommand::Remove { .. } => line,
@@ -51,16 +66,16 @@ pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> a
     Ok(exit::DONE)
 }
 
-/// Takes a disk group out; waits for it if that is asked for, or nobody else goes on with it.
+/// Removes a disk group. Waits for the end if `must_wait`, or if there is no server to continue.
 pub(super) fn remove(
-    at: &Controlled,
+    at: &ControlledPool,
     number: u8,
     must_wait: bool,
     output: &Output,
 ) -> anyhow::Result<()> {
     at.ask(&Request::GroupRemove { group: number })?;
     let pool = at.pool.display().to_string();
-    // One with the journal is gone by now.
+    // A group for the journal alone is gone at once.
     let is_left = |groups: Vec<GroupFacts>| groups.iter().any(|it| it.number == u64::from(number));
     if !must_wait && at.is_served() && is_left(at.groups()?) {
         let facts = json!({ "leaving": number, "pool": pool });
@@ -74,42 +89,34 @@ pub(super) fn remove(
     Ok(())
 }
 
-/// Waits until a disk group that leaves is gone.
-pub(super) fn wait_until_gone(at: &Controlled, number: u8, output: &Output) -> anyhow::Result<()> {
-    let pool = at.pool.display();
-    let (mut progress, mut patience) = (output.progress(), Patience::new());
-    // Its number may be that of another by then.
+pub(super) fn wait_until_gone(
+    at: &ControlledPool,
+    number: u8,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let mut waiting = JobWait::new(output)?;
+    // The number may be given to another group, so the group is recognized by its devices.
     let mut own: Option<Vec<String>> = None;
     loop {
         let groups = at.groups()?;
         let jobs = at.jobs()?;
         let name = format!("emptying disk group {number}");
-        let job = jobs.into_iter().find(|job| job.name == name);
+        let job = jobs.iter().find(|job| job.name == name);
         let found = groups.into_iter().find(|group| group.number == u64::from(number));
         let devices = found.map(|group| group.devices);
         if devices.is_none() || own.is_some() && own != devices {
-            progress.finish();
+            waiting.finish();
             return Ok(());
         }
         own = devices;
-        if let Some(job) = job {
-            if job.is_paused || job.failure.is_some() {
-                let why = job.failure.unwrap_or_else(|| "it was paused".to_owned());
-                anyhow::bail!(
-                    "{pool}: {name} has stopped ({why}): `holdfast job resume {pool} {}`",
-                    job.id
-                );
-            }
-            progress.tell("moved, in bytes", job.done, job.total);
-        }
-        patience.wait();
+        waiting.step(at, (WorkUnit::Bytes(""), "moved"), job)?;
     }
 }
 
 fn add(group: &GroupSpec, size: Option<ByteSize>, is_forced: bool) -> anyhow::Result<Request> {
     let roles = group.roles.clone().unwrap_or_default();
     let has = |role| roles.contains(&role);
-    if has(Role::Journal) && has(Role::Data) && !has(Role::Metadata) {
+    if has(DiskGroupRole::Journal) && has(DiskGroupRole::Data) && !has(DiskGroupRole::Metadata) {
         let message = "the journal lies with the metadata or alone: write =journal, or \
                        =data,metadata,journal";
         return Err(UsageError::new(message).into());
@@ -132,14 +139,19 @@ fn add(group: &GroupSpec, size: Option<ByteSize>, is_forced: bool) -> anyhow::Re
     }))
 }
 
+fn row_of(group: &GroupFacts) -> [String; 7] {
+    [
+        group.number.to_string(),
+        group.kind.clone(),
+        group.roles.join(","),
+        group.state.clone(),
+        ByteSize(group.used_bytes).to_string(),
+        ByteSize(group.total_bytes).to_string(),
+        group.devices.join(","),
+    ]
+}
+
 fn line_of(group: &GroupFacts) -> String {
-    let GroupFacts { number, kind, roles, state, used_bytes, total_bytes, devices, .. } = group;
-    let devices: Vec<String> = devices.iter().map(|path| printable(path).to_string()).collect();
-    format!(
-        "{number}  {kind:<6}  {state:<7}  {}  {} of {} used  {}",
-        roles.join(","),
-        ByteSize(*used_bytes),
-        ByteSize(*total_bytes),
-        devices.join(",")
-    )
+    let [number, kind, roles, state, used, size, devices] = row_of(group);
+    printable(&format!("{number} {kind} {state}, {roles}, {used} of {size} used, {devices}"))
 }

@@ -1,18 +1,19 @@
-//! `holdfast job`: shows the jobs of a mounted pool, makes them pause and go on, sets their pace.
+//! `holdfast job`: shows, pauses, resumes and paces the jobs of a mounted pool.
 
 use serde_json::json;
 
-use super::controlled::{Controlled, Opener};
+use super::controlled::{ControlledPool, Opener};
 use crate::args::fileset::{JobArgs, JobCommand};
-use crate::backend::Backend;
-use crate::control::{JobFacts, Request};
 use crate::exit;
-use crate::output::{Output, printable};
-use crate::summary;
+use crate::output::Output;
+use crate::table::Column::{Left, Right};
+use control::text::printable;
+use control::{JobFacts, Request};
+use server::backend::Backend;
 
 pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let argument = args.command.pool();
-    let at = Controlled::find(argument, Opener::plain(backend), false)?;
+    let at = ControlledPool::find(argument, Opener::plain(backend), false)?;
     if !at.is_served() {
         let pool = at.pool.display().to_string();
         at.finish(Ok(()))?;
@@ -23,15 +24,20 @@ pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> any
     let (job, change) = match &args.command {
         JobCommand::List { .. } => {
             let jobs = at.jobs()?;
-            if jobs.is_empty() {
-                output.remark("No job is under way.");
-            }
-            jobs.iter().for_each(|job| output.fact(&summary::job_line(job), &json!(job)));
+            let columns = [
+                Right("ID"),
+                Left("JOB"),
+                Right("DONE"),
+                Right("LEFT"),
+                Right("PACE"),
+                Left("STATE"),
+            ];
+            output.list(&jobs, "No job is under way.", columns, row_of);
             return Ok(exit::DONE);
         }
-        JobCommand::Pause { job, .. } => (job, Change::Pause(true)),
-        JobCommand::Resume { job, .. } => (job, Change::Pause(false)),
-        JobCommand::Pace { job, pace, .. } => (job, Change::Pace(pace.0)),
+        JobCommand::Pause { job, .. } => (job, JobChange::Pause(true)),
+        JobCommand::Resume { job, .. } => (job, JobChange::Pause(false)),
+        JobCommand::Pace { job, pace, .. } => (job, JobChange::Pace(pace.0)),
     };
     let pool = at.pool.display();
     let jobs = at.jobs()?;
@@ -41,12 +47,12 @@ pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> any
     };
     let job = found.id;
     let (request, words, facts) = match change {
-        Change::Pause(is_paused) => {
+        JobChange::Pause(is_paused) => {
             let words = if is_paused { "pauses" } else { "goes on" };
             let facts = json!({ "job": job, "is_paused": is_paused });
             (Request::JobPause { job, is_paused }, words.to_owned(), facts)
         }
-        Change::Pace(percent) => {
+        JobChange::Pace(percent) => {
             let words = percent.map_or("works as others let it".to_owned(), |percent| {
                 format!("works {percent} % of the time")
             });
@@ -59,8 +65,24 @@ pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> any
     Ok(exit::DONE)
 }
 
-/// What is to become of a job.
-enum Change {
+fn row_of(job: &JobFacts) -> [String; 6] {
+    let done = job.done.saturating_mul(100).checked_div(job.total);
+    let state = match &job.failure {
+        Some(failure) => format!("stopped: {failure}"),
+        None if job.is_paused => "paused".to_owned(),
+        None => "running".to_owned(),
+    };
+    [
+        job.id.to_string(),
+        job.name.clone(),
+        done.map_or_else(String::new, |percent| format!("{percent} %")),
+        job.ends_in_seconds.map_or_else(String::new, |seconds| format!("{seconds} s")),
+        job.pace_percent.map_or_else(|| "auto".to_owned(), |percent| format!("{percent} %")),
+        state,
+    ]
+}
+
+enum JobChange {
     Pause(bool),
     Pace(Option<u8>),
 }

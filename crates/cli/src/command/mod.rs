@@ -1,6 +1,5 @@
 //! The commands, one file each.
 
-pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod clone;
 pub(crate) mod controlled;
@@ -15,20 +14,21 @@ pub(crate) mod fileset;
 pub(crate) mod generate;
 pub(crate) mod group;
 pub(crate) mod job;
-pub(crate) mod lab;
 pub(crate) mod mount;
 mod moving;
+pub(crate) mod names;
 pub(crate) mod placement;
-pub(crate) mod prove;
+pub(crate) mod pool;
 pub(crate) mod quota;
 pub(crate) mod receive;
 pub(crate) mod schedule;
 pub(crate) mod scrub;
 pub(crate) mod send;
 pub(crate) mod serve;
+pub(crate) mod snapshot;
 pub(crate) mod status;
 pub(crate) mod top;
-pub(crate) mod torture;
 pub(crate) mod tree;
 pub(crate) mod trim;
 pub(crate) mod unmount;
+mod waiting;

@@ -1,4 +1,4 @@
-//! `holdfast mount`: opens a pool and serves it until it is unmounted.
+//! `holdfast mount`: opens a pool, mounts it, and serves the mount until it is unmounted.
 
 mod all;
 mod hand;
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use front::fuse::{
-    CpuLatency, EndCause, MountOptions, POLL_TIME_MAX, StopSignals, THREADS_MAX, TransportChoice,
+    CpuLatency, EndCause, FuseTransportChoice, MountOptions, POLL_TIME_MAX, StopSignals,
+    THREADS_MAX,
 };
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
@@ -22,19 +23,22 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::members::MemberArgs;
 use crate::args::{CpuLatencyName, MountArgs, PlacementName, TransportName};
-use crate::backend::{Backend, Discards, Members, OpenOptions, OpenPool, Placement};
-use crate::bugs;
-use crate::daemon::{self, Answer, Relaunch};
-use crate::events::Keep;
-use crate::exit::{self, UsageError};
-use crate::mounts::{Mounts, check_shared, shares_of, use_of};
-use crate::named::{Named, source_of};
+use crate::daemon::{self, DaemonAnswer, Relaunch};
+use crate::exit;
 use crate::output::Output;
-use crate::run_directory::run_directory;
-use crate::size::ByteSize;
-use crate::status::{self, Served, StatusServer};
+use control::UsageError;
+use control::size::ByteSize;
+use server::backend::{
+    Backend, BackendOpenOptions, DiscardMode, MemberSearchOptions, OpenPool, PlacementPolicyKind,
+};
+use server::bugs;
+use server::events::EventLogLayer;
+use server::mounts::{PoolMounts, check_shared, shares_of, use_of};
+use server::named::{PoolArgument, source_of};
+use server::run_directory::run_directory;
+use server::status::{self, ServerContext, StatusServer};
 
-/// Smallest cache that holds the pages of the largest operation many times over.
+/// The pages of the largest operation fit several times.
 const CACHE_BYTES_MIN: u64 = 4 << 20;
 
 pub(crate) fn run(
@@ -49,10 +53,10 @@ pub(crate) fn run(
     if remount::is_asked(args)? {
         return remount::run(args, output);
     }
-    // Nonsense is refused here and not by a child.
+    // In the parent too, so that invalid options fail before a daemon is started.
     options_of(args)?;
     if !args.answer_parent
-        && let Some(code) = hand::over(args, output)?
+        && let Some(code) = hand::over(args, backend, output)?
     {
         return Ok(code);
     }
@@ -70,11 +74,11 @@ pub(crate) fn run(
     let served = serve(args, backend, &mut |text, value| {
         has_answered = true;
         let text = text.to_owned();
-        daemon::answer_parent(&Answer { error: None, text, value: value.clone() })
+        daemon::answer_parent(&DaemonAnswer { error: None, text, value: value.clone() })
     });
     if let (Err(error), false) = (&served, has_answered) {
         let error = Some(format!("{error:#}"));
-        daemon::answer_parent(&Answer { error, text: String::new(), value: Value::Null })?;
+        daemon::answer_parent(&DaemonAnswer { error, text: String::new(), value: Value::Null })?;
     }
     served
 }
@@ -90,39 +94,37 @@ fn start_daemon(args: &MountArgs, relaunch: &Relaunch, output: &Output) -> anyho
     }
 }
 
-/// What serves a pool beside its mount, until it is dropped.
-pub(crate) struct Beside {
-    /// Who is asked about the pool.
+pub(crate) struct MountServers {
+    /// The pool that answers status requests.
     pub(crate) asked: Arc<dyn OpenPool>,
-    /// Where NFS and HTTP are.
     pub(crate) nfs: Option<SocketAddr>,
     pub(crate) http: Option<SocketAddr>,
-    /// What ends it.
+    /// Dropping it ends the servers.
     pub(crate) guard: Box<dyn Any>,
 }
 
-/// Begins to serve a pool beside its mounts; its device is given.
-pub(crate) type Begin<'b> =
-    &'b dyn Fn(&Path, &Arc<dyn OpenPool>, &Arc<Mounts>) -> anyhow::Result<Beside>;
+pub(crate) type MountServersStarter<'b> =
+    &'b dyn Fn(&Path, &Arc<dyn OpenPool>, &Arc<PoolMounts>) -> anyhow::Result<MountServers>;
 
-/// Opens, mounts and serves; calls `ready` with a text and facts when the mount answers.
+/// Opens the pool, mounts it and serves the mount. Calls `ready` with text and facts once it is
+/// mounted.
 pub(crate) fn serve(
     args: &MountArgs,
     backend: &dyn Backend,
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<u8> {
-    let nothing = |_: &Path, pool: &Arc<dyn OpenPool>, mounts: &Arc<Mounts>| {
+    let nothing = |_: &Path, pool: &Arc<dyn OpenPool>, mounts: &Arc<PoolMounts>| {
         mounts.answer_alone();
-        Ok(Beside { asked: Arc::clone(pool), nfs: None, http: None, guard: Box::new(()) })
+        Ok(MountServers { asked: Arc::clone(pool), nfs: None, http: None, guard: Box::new(()) })
     };
     serve_beside(args, backend, &nothing, ready)
 }
 
-/// As [`serve`], with what `begin` begins.
+/// As [`serve`], and starts further servers by `begin`.
 pub(crate) fn serve_beside(
     args: &MountArgs,
     backend: &dyn Backend,
-    begin: Begin<'_>,
+    begin: MountServersStarter<'_>,
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<u8> {
     let signals = StopSignals::listen().context("cannot catch signals")?;
@@ -139,15 +141,15 @@ pub(crate) fn serve_beside(
     }
 
     let pool = backend.open(&options)?;
-    let mounts = Mounts::new(&options.device, &pool);
-    // It answers until the pool is closed: whoever mounts it next waits for that.
+    let mounts = PoolMounts::new(&options.device, &pool);
+    // The status server answers until the pool is closed, because the next `mount` waits for that.
     let mut asked = None;
     let end = begin(&options.device, &pool, &mounts).and_then(|beside| {
         let at = (&*directory, log, signals);
         let of = (&pool, &mounts, &mut asked);
         mount_and_run(of, &options, &mount_options, at, beside, ready)
     });
-    // Whatever happened above, what was accepted is made durable.
+    // Even after an error, so that acknowledged changes become durable.
     let closed = pool.close();
     let end = end.and_then(|end| closed.map(|()| end).map_err(anyhow::Error::from));
     if let Err(error) = &end {
@@ -170,11 +172,11 @@ pub(crate) fn serve_beside(
 }
 
 fn mount_and_run(
-    (pool, mounts, asked): (&Arc<dyn OpenPool>, &Arc<Mounts>, &mut Option<StatusServer>),
-    options: &OpenOptions,
+    (pool, mounts, asked): (&Arc<dyn OpenPool>, &Arc<PoolMounts>, &mut Option<StatusServer>),
+    options: &BackendOpenOptions,
     mount_options: &MountOptions,
     (directory, log, signals): (&Path, Option<PathBuf>, StopSignals),
-    beside: Beside,
+    beside: MountServers,
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<EndCause> {
     let claim = mounts.uses.claim(None, None, use_of(mount_options, directory))?;
@@ -182,7 +184,7 @@ fn mount_and_run(
     let session = front::fuse::mount(pool.file_system(), directory, mount_options, shares)?;
     let (directory, replaced_dead) = (session.directory().to_owned(), session.has_replaced_dead());
     mounts.add(session, claim);
-    let served = Served {
+    let served = ServerContext {
         pool: options.device.clone(),
         mounts: Arc::clone(mounts),
         lasts: false,
@@ -219,22 +221,21 @@ fn ready_text(pool: &Path, directory: &Path, has_replaced_dead: bool) -> String 
     text + &format!("{} is mounted on {}", pool.display(), directory.display())
 }
 
-/// Returns the pool that is named.
 fn device_of(args: &MountArgs) -> Result<&Path, UsageError> {
     args.device.as_deref().ok_or_else(|| UsageError::new("name a pool"))
 }
 
-/// Returns where its files appear.
 fn directory_of(args: &MountArgs) -> Result<&Path, UsageError> {
     args.directory.as_deref().ok_or_else(|| UsageError::new("name a directory"))
 }
 
-/// Returns what the arguments ask of the pool and of the mount.
-pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, MountOptions)> {
-    // Absolute, because the server leaves this directory and `status` shows it.
-    let named = Named::of(device_of(args)?)?;
+pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(BackendOpenOptions, MountOptions)> {
+    // Absolute, because the server changes its working directory.
+    let named = PoolArgument::of(device_of(args)?)?;
     let device = named.device()?;
-    let mut mount_options = MountOptions::new(&source_of(&device, &named));
+    // The mount table shows the pool as mount(8) was given it, so that `mount -a` finds it again.
+    let name = args.pool_name.as_deref().filter(|name| status::take_name(name, &device));
+    let mut mount_options = MountOptions::new(&source_of(name.map_or(&device, Path::new), &named));
     for options in &args.options {
         mount_options.apply(options).map_err(|error| UsageError::new(error.to_string()))?;
     }
@@ -242,9 +243,9 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
     mount_options.is_shared |= args.shared;
     check_shared(&mount_options)?;
     mount_options.transport = match args.transport {
-        TransportName::Auto => TransportChoice::Auto,
-        TransportName::Uring => TransportChoice::Uring,
-        TransportName::Dev => TransportChoice::Dev,
+        TransportName::Auto => FuseTransportChoice::Auto,
+        TransportName::Uring => FuseTransportChoice::Uring,
+        TransportName::Dev => FuseTransportChoice::Dev,
     };
     mount_options.cpu_latency = match args.cpu_latency {
         CpuLatencyName::Auto => CpuLatency::Auto,
@@ -265,45 +266,42 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
     }
     check_cache(args.cache)?;
     let placement = match args.placement {
-        PlacementName::Log => Placement::Log,
-        PlacementName::Ffs => Placement::Ffs,
-        PlacementName::Hotspot => Placement::Hotspot,
+        PlacementName::Log => PlacementPolicyKind::Log,
+        PlacementName::Ffs => PlacementPolicyKind::Ffs,
+        PlacementName::Hotspot => PlacementPolicyKind::Hotspot,
     };
-    let options = OpenOptions {
+    let options = BackendOpenOptions {
         device,
         members: members_of(&args.members),
         is_read_only: mount_options.is_read_only,
         may_replay: true,
-        // Each mount has its own.
+        // Each mount has a setting of its own.
         has_no_atime: false,
         cache_bytes: args.cache.0,
         placement,
         commit_interval: args.commit_interval,
         device_deadline: args.device_deadline,
         discards: match mount_options.discards {
-            None => Discards::SparseFiles,
-            Some(true) => Discards::On,
-            Some(false) => Discards::Off,
+            None => DiscardMode::SparseFiles,
+            Some(true) => DiscardMode::On,
+            Some(false) => DiscardMode::Off,
         },
         is_forced: args.force,
         fileset: named.fileset,
-        clone: named.clone,
+        snapshot: named.snapshot,
     };
     Ok((options, mount_options))
 }
 
-/// Returns where the members of a pool are.
-pub(crate) fn members_of(args: &MemberArgs) -> Members {
-    Members { accepts_missing: args.accept_missing, ..args.paths.hints() }
+pub(crate) fn members_of(args: &MemberArgs) -> MemberSearchOptions {
+    MemberSearchOptions { accepts_missing: args.accept_missing, ..args.paths.hints() }
 }
 
-/// Refuses a cache that is too small to work with.
 pub(crate) fn check_cache(cache: ByteSize) -> Result<(), UsageError> {
     let is_enough = cache.0 >= CACHE_BYTES_MIN;
     if is_enough { Ok(()) } else { Err(UsageError::new("--cache must be at least 4M")) }
 }
 
-/// Refuses a number of threads that no server has.
 pub(crate) fn check_threads(threads: usize, max: usize) -> Result<(), UsageError> {
     let is_possible = (1..=max).contains(&threads);
     let refused = || UsageError::new(format!("--threads must be from 1 to {max}"));
@@ -314,23 +312,22 @@ fn log_path(args: &MountArgs) -> anyhow::Result<PathBuf> {
     if let Some(path) = &args.log_file {
         return Ok(std::path::absolute(path)?);
     }
-    let device = std::fs::canonicalize(Named::of(device_of(args)?)?.pool)?;
+    let device = std::fs::canonicalize(PoolArgument::of(device_of(args)?)?.pool)?;
     Ok(run_directory()?.join(format!("{}.log", status::key_of(&device))))
 }
 
-/// Starts logging to `path`, or to standard error. `HOLDFAST_LOG` says how much (default: `info`).
+/// Starts the log to `path` or standard error. `HOLDFAST_LOG` is the filter, by default `info`.
 pub(crate) fn start_log(path: Option<&Path>) -> anyhow::Result<()> {
     start_log_of("info", path)
 }
 
-/// As [`start_log`], with another default.
 pub(crate) fn start_log_of(default: &str, path: Option<&Path>) -> anyhow::Result<()> {
     let filter =
         EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    // What cannot be written, as on a full disk, is left out: to tell of it by standard error,
-    // which is the log of a daemon, would end in a panic.
+    // The layer would report a failed write on standard error. In a daemon that is the log itself,
+    // and failing to write there panics.
     let layer = tracing_subscriber::fmt::layer().with_ansi(false).log_internal_errors(false);
-    let kept = tracing_subscriber::registry().with(filter).with(Keep);
+    let kept = tracing_subscriber::registry().with(filter).with(EventLogLayer);
     let started = match path {
         Some(path) => {
             let file: File = daemon::open_log(path)?;
@@ -338,7 +335,7 @@ pub(crate) fn start_log_of(default: &str, path: Option<&Path>) -> anyhow::Result
         }
         None => kept.with(layer.with_writer(std::io::stderr)).try_init(),
     };
-    // A second mount in one process (a test's) logs where the first does.
+    // Fails if the process has a log already, as in tests, and then that one is used.
     let _ = started;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! `holdfast fileset move`: a fileset to another pool, by the server of both, or by this command
-//! where nobody serves them.
+//! `holdfast fileset move`: moves a fileset to another pool, by the server of both pools or, if
+//! neither has one, in this process.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde_json::json;
 
-use super::controlled::{Controlled, Opener};
-use crate::exit::UsageError;
-use crate::named::Named;
-use crate::output::{Output, printable};
-use crate::transfer::{OnBytes, Transfer};
-use crate::wiring::moves::{self, MoveTask};
+use super::controlled::{ControlledPool, Opener};
+use super::waiting::carry;
+use crate::output::Output;
+use crate::progress::WorkUnit;
+use control::text::printable;
+use control::{Transfer, UsageError};
+use server::named::PoolArgument;
+use server::pool_names;
+use server::transfer::OnTransfer;
+pub(super) use server::wiring::moves::{self, MoveTask};
 
 pub(crate) fn run(
     from: &Path,
@@ -21,42 +25,49 @@ pub(crate) fn run(
     opener: Opener<'_>,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let source = Controlled::find(from, opener, true)?;
+    let source = ControlledPool::find(from, opener, true)?;
     let done = move_from(&source, (from, to), gives_up, opener, output);
     source.finish(done)
 }
 
 fn move_from(
-    source: &Controlled,
+    source: &ControlledPool,
     (from, to): (&Path, &Path),
     gives_up: bool,
     opener: Opener<'_>,
     output: &Output,
 ) -> anyhow::Result<()> {
     let fileset = source.named(from)?;
-    let there = Named::of(to)?;
-    let named = there.fileset.clone().filter(|_| there.clone.is_none());
+    let there = PoolArgument::of(to)?;
+    let named = there.fileset.clone().filter(|_| there.snapshot.is_none());
     let name = named.map(|name| name.to_string()).ok_or_else(|| {
         UsageError::new(format!("{}: name the fileset there as OTHER:c", to.display()))
     })?;
-    let mut progress = output.progress();
-    let tell = &mut |done, total| {
-        progress.tell("inodes", done, total);
-        true
-    };
-    let moved = if source.is_served() {
+    let (unit, what) = (WorkUnit::Items("inodes"), "moved");
+    let mut facts = if source.is_served() {
         let pool = absolute(&there.pool)?;
+        // The server finds its pools by path, so the path must lead to the pool that is there now.
+        pool_names::server_at(&pool, opener.backend)?;
         let request = Transfer::Move { fileset: fileset.clone(), pool, to: name.clone(), gives_up };
-        // Nothing goes through it.
+        // A transfer needs a descriptor, but a move passes no data through it.
         let file = File::open("/dev/null").context("/dev/null")?;
-        source.transfer(&request, file, tell)
+        let (own, other) = (source.pool.display(), there.pool.display());
+        let continues = format!(
+            "The move goes on in the server: `holdfast fileset list {own}` shows it, and `holdfast \
+             fileset move {own}:{fileset} {other}:{name} --abort` gives it up"
+        );
+        carry(source, &request, file, (unit, what, output), &continues)?
     } else {
-        let target = Controlled::find(to, Opener::plain(opener.backend), true)?;
+        let target = ControlledPool::find(to, Opener::plain(opener.backend), true)?;
+        let mut progress = output.progress();
+        let tell = &mut |now| {
+            progress.show(unit, what, now);
+            true
+        };
         let moved = by_this_command((source, &fileset), (&target, &name), gives_up, tell);
-        target.finish(moved)
+        progress.finish();
+        target.finish(moved)?
     };
-    progress.finish();
-    let mut facts = moved?;
     let (pool, other) = (source.pool.display().to_string(), there.pool.display());
     facts["pool"] = json!(pool);
     let (fileset, name) = (printable(&fileset), printable(&name));
@@ -69,7 +80,7 @@ fn move_from(
     Ok(())
 }
 
-/// Returns words for how long requests have waited, of a fileset that was used meanwhile.
+/// Returns text on the longest pause of requests during the move.
 fn pauses_of(facts: &serde_json::Value) -> String {
     let pauses = facts["pauses_ms"].as_array().into_iter().flatten();
     let longest = pauses.filter_map(serde_json::Value::as_u64).max();
@@ -83,16 +94,16 @@ fn absolute(pool: &Path) -> anyhow::Result<PathBuf> {
 }
 
 fn by_this_command(
-    (source, fileset): (&Controlled, &str),
-    (target, name): (&Controlled, &str),
+    (source, fileset): (&ControlledPool, &str),
+    (target, name): (&ControlledPool, &str),
     gives_up: bool,
-    tell: OnBytes<'_>,
+    tell: OnTransfer<'_>,
 ) -> anyhow::Result<serde_json::Value> {
     let (Some(from), Some(to)) = (source.lend(), target.lend()) else {
         let (pool, other) = (source.pool.display(), target.pool.display());
         anyhow::bail!(
             "{other} has a server and {pool} has none: end that server, or serve both by one \
-             (`holdfast serve {pool} {other}`)"
+             (`holdfast serve {pool} {other} --nfs ADDRESS:PORT`)"
         );
     };
     let task = if gives_up { MoveTask::GiveUp } else { MoveTask::Run };

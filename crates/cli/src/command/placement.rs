@@ -1,14 +1,14 @@
-//! `holdfast placement`: which disk group the data of files comes from, shown and set.
+//! `holdfast placement`: shows and sets the disk group for the new data of files.
 
 use serde_json::json;
 
 use super::controlled::Opener;
 use super::quota::with;
 use crate::args::placement::{PlacementArgs, PlacementCommand};
-use crate::backend::Backend;
-use crate::control::{Answer, Request};
 use crate::exit;
 use crate::output::Output;
+use control::{Answer, Request};
+use server::backend::Backend;
 
 pub(crate) fn run(
     args: &PlacementArgs,

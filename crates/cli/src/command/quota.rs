@@ -1,19 +1,24 @@
-//! `holdfast quota`: counts and limits what users, groups and projects have in a fileset.
+//! `holdfast quota`: accounts and limits of users, groups and projects in a fileset.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::json;
 
-use super::clone::time_of;
-use super::controlled::{Controlled, Opener};
+use super::controlled::{ControlledPool, Opener};
+use super::fileset::size_of;
 use crate::args::quota::{OwnerArgs, ProjectCommand, QuotaArgs, QuotaCommand};
-use crate::backend::Backend;
-use crate::control::{
-    AccountFacts, Answer, Limits, OwnerKind, QuotaFacts, QuotaState, Request, limit_of,
-};
-use crate::exit::{self, UsageError};
+use crate::exit;
 use crate::output::Output;
-use crate::size::ByteSize;
+use crate::table::Column::{IfAny, Left, Right};
+use control::size::ByteSize;
+use control::{
+    AccountFacts, Answer, OwnerKind, OwnerLimitsChange, QuotaFacts, QuotaStateName, Request,
+    UsageError, limit_of, moment,
+};
+use server::backend::Backend;
 
 pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let opener = Opener { backend, members: &args.members };
@@ -41,13 +46,13 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
             inodes_hard,
         } => {
             let (kind, id) = owner_of(owner)?;
-            let limits = Limits {
+            let limits = OwnerLimitsChange {
                 blocks_soft_bytes: bytes_of(blocks_soft.as_deref())?,
                 blocks_hard_bytes: bytes_of(blocks_hard.as_deref())?,
                 inodes_soft: count_of(inodes_soft.as_deref())?,
                 inodes_hard: count_of(inodes_hard.as_deref())?,
             };
-            if limits == Limits::default() {
+            if limits == OwnerLimitsChange::default() {
                 let message = "no limit is named: say for example --blocks-hard 10G";
                 return Err(UsageError::new(message.to_owned()).into());
             }
@@ -106,7 +111,7 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
                 Ok((line, facts))
             })?;
         }
-        QuotaCommand::Report { fileset, user, group, project } => {
+        QuotaCommand::Report { fileset, user, group, project, numeric } => {
             let is_all = !(*user || *group || *project);
             let kinds = [
                 (OwnerKind::User, *user),
@@ -115,21 +120,20 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
             ];
             let kinds = kinds.into_iter().filter(|(_, is_wanted)| is_all || *is_wanted);
             let kinds: Vec<OwnerKind> = kinds.map(|(kind, _)| kind).collect();
-            report(fileset, opener, output, &kinds)?;
+            report(fileset, opener, output, (&kinds, *numeric))?;
         }
     }
     Ok(exit::DONE)
 }
 
-/// Asks for something of the fileset that `argument` names, and tells what came of it.
 pub(super) fn with(
     argument: &Path,
     opener: Opener<'_>,
     is_change: bool,
     output: &Output,
-    ask: impl FnOnce(&Controlled, &str) -> anyhow::Result<(String, serde_json::Value)>,
+    ask: impl FnOnce(&ControlledPool, &str) -> anyhow::Result<(String, serde_json::Value)>,
 ) -> anyhow::Result<()> {
-    let at = Controlled::find(argument, opener, is_change)?;
+    let at = ControlledPool::find(argument, opener, is_change)?;
     let asked = at.named(argument).and_then(|name| Ok((ask(&at, &name)?, name)));
     let pool = at.pool.display().to_string();
     let ((line, facts), name) = at.finish(asked)?;
@@ -137,14 +141,14 @@ pub(super) fn with(
     Ok(())
 }
 
-/// Switches quotas on, and waits until all is counted.
-fn switch_on(at: &Controlled, name: &str) -> anyhow::Result<QuotaFacts> {
+/// Turns quotas on, and waits until usage has been counted.
+fn switch_on(at: &ControlledPool, name: &str) -> anyhow::Result<QuotaFacts> {
     loop {
         let Answer::Quota(quota) = at.ask(&Request::QuotaOn { fileset: name.to_owned() })? else {
             anyhow::bail!("{}: the server answered nonsense", at.pool.display())
         };
-        // Each call counts for some seconds.
-        if quota.state != QuotaState::Counting {
+        // No pause, because each request counts for some seconds.
+        if quota.state != QuotaStateName::Counting {
             return Ok(quota);
         }
     }
@@ -154,9 +158,9 @@ fn report(
     argument: &Path,
     opener: Opener<'_>,
     output: &Output,
-    kinds: &[OwnerKind],
+    (kinds, is_numeric): (&[OwnerKind], bool),
 ) -> anyhow::Result<()> {
-    let at = Controlled::find(argument, opener, false)?;
+    let at = ControlledPool::find(argument, opener, false)?;
     let asked = at.named(argument).and_then(|name| {
         let (mut all, mut quota) = (Vec::new(), None);
         for kind in kinds {
@@ -169,7 +173,6 @@ fn report(
                 };
                 quota = Some(told);
                 all.extend(list);
-                // Ids rise, so this ends.
                 next = rest.filter(|&rest| rest > from);
             }
         }
@@ -177,41 +180,68 @@ fn report(
     });
     let pool = at.pool.display().to_string();
     let (name, quota, all) = at.finish(asked)?;
+    let mut none = "No user, group or project has anything.".to_owned();
     match quota.as_ref().map(|quota| (quota.state, quota.counted_permille)) {
-        Some((QuotaState::Off, _)) => output.remark(&format!(
-            "The quotas of {pool}:{name} are off: `holdfast quota on` switches them on."
-        )),
-        Some((QuotaState::Counting, permille)) => output.remark(&format!(
+        Some((QuotaStateName::Off, _)) => {
+            none = format!(
+                "The quotas of {pool}:{name} are off: `holdfast quota on` switches \
+                            them on."
+            );
+            if !all.is_empty() {
+                output.remark(&none);
+            }
+        }
+        Some((QuotaStateName::Counting, permille)) => output.remark(&format!(
             "Not all is counted yet, but {} %: nobody is refused.",
             permille.unwrap_or(0) / 10
         )),
-        Some((QuotaState::On, _)) | None => {}
+        Some((QuotaStateName::On, _)) | None => {}
     }
-    all.iter().for_each(|account| output.fact(&line_of(account), &json!(account)));
+    let [users, groups] = if is_numeric || output.is_json() {
+        Default::default()
+    } else {
+        [USERS, GROUPS].map(|file| names_in(&text_of(file)))
+    };
+    let columns = [
+        Left("KIND"),
+        Left("NAME"),
+        Right("USED"),
+        Right("SOFT"),
+        Right("HARD"),
+        IfAny("GRACE ENDS"),
+        Right("INODES"),
+        Right("ISOFT"),
+        Right("IHARD"),
+        IfAny("IGRACE ENDS"),
+    ];
+    output.list(&all, &none, columns, |account| {
+        let name = match account.kind {
+            OwnerKind::User => users.get(&account.id),
+            OwnerKind::Group => groups.get(&account.id),
+            OwnerKind::Project => None,
+        };
+        row_of(account, name.map(String::as_str))
+    });
     Ok(())
 }
 
-fn line_of(account: &AccountFacts) -> String {
-    let size = |bytes: Option<u64>| bytes.map_or("none".to_owned(), |it| ByteSize(it).to_string());
-    let count = |count: Option<u64>| count.map_or("none".to_owned(), |it| it.to_string());
-    let grace = |end: Option<u64>| {
-        end.map_or(String::new(), |end| format!(", grace ends {}", time_of(end)))
-    };
-    let (word, id) = (account.kind.kind().word(), account.id);
-    format!(
-        "{word} {id}: {} (soft {}, hard {}{}), {} inodes (soft {}, hard {}{})",
-        ByteSize(account.used_bytes),
-        size(account.blocks_soft_bytes),
-        size(account.blocks_hard_bytes),
-        grace(account.blocks_grace_end_seconds),
-        account.inodes,
+fn row_of(account: &AccountFacts, name: Option<&str>) -> [String; 10] {
+    let count = |count: Option<u64>| count.map_or_else(String::new, |it| it.to_string());
+    let time = |end: Option<u64>| end.map_or_else(String::new, moment);
+    [
+        account.kind.kind().word().to_owned(),
+        name.map_or_else(|| account.id.to_string(), str::to_owned),
+        ByteSize(account.used_bytes).to_string(),
+        size_of(account.blocks_soft_bytes),
+        size_of(account.blocks_hard_bytes),
+        time(account.blocks_grace_end_seconds),
+        account.inodes.to_string(),
         count(account.inodes_soft),
         count(account.inodes_hard),
-        grace(account.inodes_grace_end_seconds),
-    )
+        time(account.inodes_grace_end_seconds),
+    ]
 }
 
-/// Returns a grace as it is written: `7d`.
 fn grace_of(seconds: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(24 * 60 * 60, "d"), (60 * 60, "h"), (60, "m")];
     let fits = |(unit, _): &&(u64, &str)| seconds > 0 && seconds.is_multiple_of(*unit);
@@ -221,26 +251,47 @@ fn grace_of(seconds: u64) -> String {
 
 fn owner_of(owner: &OwnerArgs) -> Result<(OwnerKind, u32), UsageError> {
     if let Some(user) = &owner.user {
-        return id_of(user, "user", "/etc/passwd").map(|id| (OwnerKind::User, id));
+        return id_of(user, "user", USERS).map(|id| (OwnerKind::User, id));
     }
     if let Some(group) = &owner.group {
-        return id_of(group, "group", "/etc/group").map(|id| (OwnerKind::Group, id));
+        return id_of(group, "group", GROUPS).map(|id| (OwnerKind::Group, id));
     }
     Ok((OwnerKind::Project, owner.project.unwrap_or(0)))
 }
 
-/// Returns the number that `text` is, or that a name has in `file`, whose lines begin as
-/// `name:x:number:`.
+const USERS: &str = "/etc/passwd";
+const GROUPS: &str = "/etc/group";
+/// Most bytes of a file of names that are read. Later names are not known.
+const NAMES_BYTES_MAX: u64 = 4 << 20;
+
+/// Returns the begin of a file of names. Empty if it cannot be read.
+fn text_of(file: &str) -> String {
+    let mut bytes = Vec::new();
+    let read = File::open(file).map(|it| it.take(NAMES_BYTES_MAX).read_to_end(&mut bytes));
+    if read.is_ok() { String::from_utf8_lossy(&bytes).into_owned() } else { String::new() }
+}
+
+/// Returns the names by number. The lines are `name:x:number:`, and the first of a number counts.
+fn names_in(text: &str) -> BTreeMap<u32, String> {
+    let mut names = BTreeMap::new();
+    for line in text.lines() {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty());
+        let number = fields.nth(1).and_then(|number| number.parse().ok());
+        if let (Some(name), Some(number)) = (name, number) {
+            names.entry(number).or_insert_with(|| name.to_owned());
+        }
+    }
+    names
+}
+
+/// Parses an ID. Otherwise looks for a name in `file`.
 fn id_of(text: &str, what: &str, file: &str) -> Result<u32, UsageError> {
     if let Ok(id) = text.parse() {
         return Ok(id);
     }
-    let lines = std::fs::read_to_string(file).unwrap_or_default();
-    let number = lines.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let is_it = fields.next() == Some(text);
-        fields.nth(1).filter(|_| is_it)?.parse().ok()
-    });
+    let names = names_in(&text_of(file));
+    let number = names.into_iter().find(|(_, name)| name == text).map(|(number, _)| number);
     number.ok_or_else(|| {
         UsageError::new(format!("{file} has no {what} {text}: give the number, as `id` shows it"))
     })
@@ -286,7 +337,15 @@ mod tests {
             blocks_grace_end_seconds: Some(1_709_251_200),
             inodes_grace_end_seconds: None,
         };
-        let line = line_of(&account);
-        assert!(line.contains(", grace ends 2024-03-01 00:00:00 UTC)"), "{line}");
+        let row = row_of(&account, Some("ann"));
+        assert_eq!(row[..6], ["user", "ann", "4K", "1K", "", "2024-03-01 00:00:00 UTC"]);
+        assert_eq!(row_of(&account, None)[1], "7");
+    }
+
+    #[test]
+    fn the_first_name_of_a_number_counts_and_bad_lines_do_not() {
+        let names = names_in("root:x:0:0:r:/:/sh\ntoor:x:0:\n\n:x:5:\nann:x:seven:\nben:x:8");
+        let names: Vec<(u32, &str)> = names.iter().map(|(id, name)| (*id, &**name)).collect();
+        assert_eq!(names, [(0, "root"), (8, "ben")]);
     }
 }

@@ -1,14 +1,18 @@
-//! `holdfast schedule` and `holdfast notify`: clones and scrubs by schedule, and who is told.
+//! `holdfast schedule` and `holdfast notify`: scheduled snapshots and scrubs, and test notices.
 
 use serde_json::json;
 
-use super::controlled::{Controlled, Opener};
-use crate::args::schedule::{NotifyArgs, Often, ScheduleArgs, ScheduleCommand};
-use crate::backend::Backend;
-use crate::control::{Answer, Request, Schedule};
+use super::controlled::{ControlledPool, Opener};
+use crate::args::schedule::{
+    NotifyArgs, NotifyCommand, ScheduleArgs, ScheduleCommand, ScrubIntervalArgument,
+};
 use crate::exit;
-use crate::named::Named;
-use crate::output::{Output, printable};
+use crate::output::Output;
+use crate::table::Column::{IfAny, Left};
+use control::text::printable;
+use control::{Answer, Request, SnapshotSchedule};
+use server::backend::Backend;
+use server::named::PoolArgument;
 
 pub(crate) fn run(
     args: &ScheduleArgs,
@@ -16,7 +20,7 @@ pub(crate) fn run(
     output: &Output,
 ) -> anyhow::Result<u8> {
     let argument = args.command.path();
-    let at = Controlled::find(argument, Opener::plain(backend), false)?;
+    let at = ControlledPool::find(argument, Opener::plain(backend), false)?;
     let at = at.need_server("schedules are of a server")?;
     let pool = at.pool.display().to_string();
     match &args.command {
@@ -31,51 +35,29 @@ pub(crate) fn run(
             let Answer::Schedules(list) = at.ask(&Request::ScheduleList {})? else {
                 anyhow::bail!("{pool}: the server answered nonsense")
             };
-            let meant = Named::of(argument)?.fileset.map(|name| name.to_string());
-            let is_meant = |schedule: &&Schedule| {
+            let meant = PoolArgument::of(argument)?.fileset.map(|name| name.to_string());
+            let is_meant = |schedule: &&SnapshotSchedule| {
                 meant.as_ref().is_none_or(|name| {
                     let rest = schedule.fileset.strip_prefix(name.as_str());
                     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
                 })
             };
-            let meant_ones: Vec<&Schedule> = list.iter().filter(is_meant).collect();
+            let meant_ones: Vec<&SnapshotSchedule> = list.iter().filter(is_meant).collect();
             if let (true, Some(name)) = (meant_ones.is_empty(), &meant) {
                 at.known(name, &at.filesets()?)?;
             }
-            if meant_ones.is_empty() {
-                output.remark("No clones are taken by schedule.");
-            }
-            for schedule in meant_ones {
-                let name = printable(&schedule.fileset);
-                let mut line = format!("{name}  {}", schedule.keep.text());
-                if schedule.is_gone && schedule.is_configured {
-                    line += ", but there is no such fileset: change the [[schedule]]";
-                } else if schedule.is_gone {
-                    line += &format!(
-                        ", but that fileset is gone: `holdfast schedule set {pool}:{name} none \
-                         --gone`"
-                    );
-                }
-                if schedule.is_configured {
-                    line += " (configuration)";
-                }
-                if let Some(aside) = &schedule.set_aside {
-                    line += &format!(
-                        "\n  a command has said {}: it counts once the configuration says nothing",
-                        aside.text()
-                    );
-                }
-                for stays in &schedule.stays {
-                    line += &format!("\n  is not deleted: {}", printable(stays));
-                }
-                output.fact(&line, &json!(schedule));
-            }
+            let columns = [Left("FILESET"), Left("KEEPS"), IfAny("NOTES")];
+            let none = "No snapshots are taken by schedule.";
+            output.list(&meant_ones, none, columns, |schedule| {
+                let (fileset, keeps) = (schedule.fileset.clone(), schedule.keep.text());
+                [fileset, keeps, notes_of(schedule, &pool)]
+            });
             if meant.is_none() {
                 show_scrubs(&at, output)?;
             }
         }
         ScheduleCommand::Scrub { every: None, .. } => show_scrubs(&at, output)?,
-        ScheduleCommand::Scrub { every: Some(Often(every)), .. } => {
+        ScheduleCommand::Scrub { every: Some(ScrubIntervalArgument(every)), .. } => {
             at.ask(&Request::ScrubScheduleSet { every: *every })?;
             show_scrubs(&at, output)?;
         }
@@ -83,8 +65,25 @@ pub(crate) fn run(
     Ok(exit::DONE)
 }
 
-/// Shows how often a pool is scrubbed.
-fn show_scrubs(at: &Controlled, output: &Output) -> anyhow::Result<()> {
+fn notes_of(schedule: &SnapshotSchedule, pool: &str) -> String {
+    let mut notes = Vec::new();
+    if schedule.is_configured {
+        notes.push("by the configuration".to_owned());
+    }
+    notes.extend(schedule.is_gone.then(|| match schedule.is_configured {
+        true => "there is no such fileset: change the [[schedule]]".to_owned(),
+        false => format!(
+            "the fileset is gone: `holdfast schedule set {pool}:{} none --gone`",
+            schedule.fileset
+        ),
+    }));
+    let aside = schedule.set_aside.as_ref();
+    notes.extend(aside.map(|it| format!("instead of {}, by a command", it.text())));
+    notes.extend(schedule.stays.iter().map(|stays| format!("not deleted: {stays}")));
+    notes.join("; ")
+}
+
+fn show_scrubs(at: &ControlledPool, output: &Output) -> anyhow::Result<()> {
     let Answer::ScrubSchedule(said) = at.ask(&Request::ScrubSchedule {})? else {
         anyhow::bail!("{}: the server answered nonsense", at.pool.display())
     };
@@ -92,13 +91,13 @@ fn show_scrubs(at: &Controlled, output: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `holdfast notify test`.
 pub(crate) fn notify(
     args: &NotifyArgs,
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let at = Controlled::find(args.pool(), Opener::plain(backend), false)?;
+    let NotifyCommand::Test { pool } = &args.command;
+    let at = ControlledPool::find(pool, Opener::plain(backend), false)?;
     let at = at.need_server("notices are of a server")?;
     let Answer::Told(told) = at.ask(&Request::NotifyTest {})? else {
         anyhow::bail!("{}: the server answered nonsense", at.pool.display())
@@ -113,7 +112,6 @@ pub(crate) fn notify(
         let outcome = came.error.as_deref().unwrap_or("told");
         output.fact(&printable(&format!("{}: {outcome}", came.receiver)), &json!(came));
     }
-    // Each has said why above.
     let is_all_told = told.iter().all(|came| came.ok);
     Ok(if is_all_told { exit::DONE } else { exit::FAILED })
 }

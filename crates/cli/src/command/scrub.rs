@@ -1,22 +1,24 @@
-//! `holdfast scrub`: holds all copies of what a pool has against each other, and repairs.
+//! `holdfast scrub`: compares all copies in a pool and repairs bad ones.
 
 use serde_json::json;
 
-use super::controlled::{Controlled, Opener};
+use super::controlled::{ControlledPool, Opener};
+use super::waiting::JobWait;
 use crate::args::device::ScrubArgs;
-use crate::backend::Backend;
-use crate::control::{Answer, Request, ScrubFacts};
 use crate::exit;
-use crate::output::{Output, printable};
-use crate::patience::Patience;
-use crate::size::ByteSize;
+use crate::output::Output;
+use crate::progress::WorkUnit;
+use control::size::ByteSize;
+use control::text::printable;
+use control::{Answer, Request, ScrubFacts};
+use server::backend::Backend;
 
 pub(crate) fn run(args: &ScrubArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let opener = Opener { backend, members: &args.members };
-    let at = Controlled::find(&args.pool, opener, true)?;
+    let at = ControlledPool::find(&args.pool, opener, true)?;
     let (pool, is_served) = (at.pool.display().to_string(), at.is_served());
     let begun = at.ask(&Request::Scrub {}).map(|_| ());
-    // Without a server nobody else goes on with it.
+    // Without a server, the scrub would stop when this command ends.
     let must_wait = args.wait || !is_served;
     let found = begun.and_then(|()| if must_wait { wait(&at, output).map(Some) } else { Ok(None) });
     let Some(found) = at.finish(found)? else {
@@ -32,14 +34,14 @@ pub(crate) fn run(args: &ScrubArgs, backend: &dyn Backend, output: &Output) -> a
     })
 }
 
-fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
-    let (mut progress, mut patience) = (output.progress(), Patience::new());
+fn wait(at: &ControlledPool, output: &Output) -> anyhow::Result<ScrubFacts> {
+    let mut waiting = JobWait::new(output)?;
     loop {
         let Answer::Scrub(Some(found)) = at.ask(&Request::ScrubStatus {})? else {
             anyhow::bail!("{}: the scrub has ended with its server", at.pool.display());
         };
         if found.is_done {
-            progress.finish();
+            waiting.finish();
             return Ok(found);
         }
         if let Some(waits) = &found.waits {
@@ -48,20 +50,11 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
         }
         let jobs = at.jobs()?;
         let job = jobs.iter().find(|job| job.name == "scrub");
-        if let Some(job) = job.filter(|job| job.is_paused || job.failure.is_some()) {
-            let why = job.failure.clone().unwrap_or_else(|| "it was paused".to_owned());
-            let (pool, id) = (at.pool.display(), job.id);
-            anyhow::bail!(
-                "{pool}: the scrub has stopped ({why}): run `holdfast job resume {pool} {id}`"
-            );
-        }
-        let total = job.map_or(0, |job| job.total);
-        progress.tell("bytes compared", found.read_bytes, total);
-        patience.wait();
+        waiting.step(at, (WorkUnit::Bytes(""), "scrubbed"), job)?;
     }
 }
 
-/// Says how much was verified by checksum only, because devices are missing; empty: nothing.
+/// Reports the bytes that were verified only by checksum, because a device is absent.
 fn uncompared_of(found: &ScrubFacts) -> String {
     if found.uncompared_bytes == 0 {
         return String::new();
@@ -97,7 +90,7 @@ fn text_of(pool: &str, found: &ScrubFacts) -> String {
          were written again, {unused} are unused"
     );
     if *parities > 0 {
-        text += &format!(", of {parities} runs of rows the parity was written again");
+        text += &format!(", parity rewritten in {parities} ranges of rows");
     }
     text += &before;
     if *lost > 0 {

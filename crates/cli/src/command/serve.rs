@@ -1,7 +1,8 @@
-//! `holdfast serve`: opens pools and serves them over the network until a signal comes.
+//! `holdfast serve`: opens pools and serves them over the network until a signal.
 
 mod ports;
 
+use server::facts::export_spec;
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use front::fuse::StopSignals;
 use front::nfs::{
-    ExportRules, Portmapper, RPCBIND_SOCKET, Registration, Server, ServerOptions, Service,
+    ExportRules, NfsServer, Portmapper, RPCBIND_SOCKET, Registration, ServerOptions, Service,
     THREADS_MAX,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,38 +20,39 @@ use serde_json::{Value, json};
 use signal_hook::consts::SIGHUP;
 
 use crate::args::ServeArgs;
-use crate::backend::{Backend, BackendError, Discards, OpenOptions, OpenPool, Placement};
-use crate::bugs;
 use crate::command::mount::{check_cache, check_threads, members_of, start_log};
-use crate::control::{ExportSource, ExportSpec};
-use crate::events::now_seconds;
-use crate::exit::{self, UsageError};
-use crate::mounts::{Mounts, unmount_all};
-use crate::named::Named;
-use crate::output::{Output, printable};
-use crate::server::config::Config;
-use crate::server::exports::export_of;
-use crate::server::handle_keys::ExportedFilesets;
-use crate::server::http::{HttpOptions, HttpServer};
-use crate::server::schedule::check_configured;
-use crate::server::token::Token;
-use crate::server::{
-    Asked, Hub, Nfs, ServedPool, StateDirectory, Timetable, handle_keys, mount_line, notify,
+use crate::exit;
+use crate::output::Output;
+use control::size::ByteSize;
+use control::text::printable;
+use control::{ExportSource, UsageError};
+use server::backend::{
+    Backend, BackendError, BackendOpenOptions, DiscardMode, OpenPool, PlacementPolicyKind,
 };
-use crate::size::ByteSize;
-use crate::status::{self, Served, StatusServer};
+use server::bugs;
+use server::events::now_seconds;
+use server::hub::config::Config;
+use server::hub::exports::export_of;
+use server::hub::handle_keys::ExportedFilesets;
+use server::hub::http::{HttpOptions, HttpServer};
+use server::hub::schedule::check_configured;
+use server::hub::token::Token;
+use server::hub::{
+    Hub, HubPool, Nfs, ScheduleThread, ServedPool, StateDirectory, handle_keys, mount_line, notify,
+};
+use server::mounts::{PoolMounts, unmount_all};
+use server::named::PoolArgument;
+use server::status::{self, ServerContext, StatusServer};
 
-/// Most pools of one server.
 const POOLS_MAX: usize = 64;
-/// Where the kernel says from which port on all users may listen and connect.
+/// File with the first port that unprivileged users may bind.
 const UNPRIVILEGED_PORTS: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
-/// How often mounts are looked at whether they have ended.
 const REAP_TIME: Duration = Duration::from_millis(100);
-/// Threads that answer NFS: as many as may wait for devices at once.
+/// Default number of NFS threads. It bounds the requests that wait for a device at a time.
 const THREADS: usize = 16;
 
 pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
-    let plan = Plan::of(args)?;
+    let plan = ServeSettings::of(args)?;
     let danger = args.config.as_deref().and_then(Config::danger);
     if args.check {
         danger.iter().for_each(|danger| output.warning(danger));
@@ -70,7 +72,7 @@ pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> a
     start_log(args.log_file.as_deref())?;
     danger.iter().for_each(|danger| tracing::warn!("{danger}"));
     raise_descriptor_limit();
-    // Before pools are opened, which may take a while: who is told that they are served can ask.
+    // A port in use must fail before the pools are opened, which takes a while.
     let nfs = plan.nfs.map(|address| ports::bind(address, "--nfs")).transpose()?;
     let portmap = plan.portmap.map(ports::bind_both).transpose()?;
     let web = plan.http.address.map(|address| ports::listen(address, "--listen")).transpose()?;
@@ -83,7 +85,7 @@ pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> a
     let open: Vec<Arc<dyn OpenPool>> = pools.iter().map(|it| Arc::clone(&it.pool)).collect();
     let served =
         opened.and_then(|()| serve(args, plan, pools, (nfs, portmap, web), &signals, output));
-    // Whatever happened above, what was accepted is made durable.
+    // Even after an error, so that acknowledged changes become durable.
     let closed: Vec<_> = open.iter().map(|pool| pool.close()).collect();
     let asked = served?;
     closed.into_iter().collect::<Result<(), _>>()?;
@@ -92,13 +94,12 @@ pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> a
     Ok(exit::DONE)
 }
 
-/// Where clients come to.
 type Listeners = (Option<TcpListener>, Option<(TcpListener, UdpSocket)>, Option<TcpListener>);
 
-/// Serves until a signal comes. Returns what answers that the pools are being closed.
+/// Serves until a signal. Returns the status servers, which answer until the pools are closed.
 fn serve(
     args: &ServeArgs,
-    plan: Plan,
+    plan: ServeSettings,
     pools: Vec<ServedPool>,
     (listener, portmap, web): Listeners,
     signals: &StopSignals,
@@ -107,10 +108,11 @@ fn serve(
     check_identities(&pools)?;
     let nfs = listener.as_ref().map(|at| nfs_of(&pools, at, &plan.state)).transpose()?;
     let hub = Arc::new(Hub::new(pools, nfs, plan.state));
-    // Before anybody uses one: in which of both pools it is, they ask each other.
+    // Interrupted moves are settled before any fileset is used, because they decide which pool has
+    // the fileset.
     hub.settle_moves();
     export_all(&hub, args, plan.config)?;
-    // Before anybody can set one: a file is written whole.
+    // Before clients can set a schedule, because that writes the whole file.
     hub.read_schedules()?;
     hub.read_scrubs(now_seconds());
     let first = status::socket_of(&hub.pools[0].path)?.with_extension("http");
@@ -120,9 +122,9 @@ fn serve(
         sockets.push(answer_status(&hub, index, args, &http)?);
     }
     let has_portmap = portmap.is_some();
-    // Clients come in when administrators can ask about them.
+    // NFS clients can connect only after the status servers answer.
     let _portmapper = begin_nfs(&hub, plan.threads, (listener, portmap))?;
-    let clock = Timetable::start(&hub)?;
+    let clock = ScheduleThread::start(&hub)?;
     let nfs = hub.nfs.as_ref().filter(|_| !has_portmap);
     let (entries, advice) = nfs.map(|nfs| enter(nfs.address)).unwrap_or_default();
     tell(&hub, &http, output);
@@ -144,13 +146,13 @@ fn serve(
     };
     tracing::info!(signal, "closing");
     notify::tell("STOPPING=1");
-    // Before the port is free for another.
+    // Removed from rpcbind before another server can use the port.
     drop(entries);
-    let mounts: Vec<&Mounts> = hub.pools.iter().map(|pool| &*pool.mounts).collect();
+    let mounts: Vec<&PoolMounts> = hub.pools.iter().map(|pool| &*pool.mounts).collect();
     let unmounted = unmount_all(&mounts, signals, signal);
     drop((http, clock));
     hub.note_scrubs(now_seconds());
-    // What clients wait for is answered before the pools are closed.
+    // Requests in flight are answered before the pools are closed.
     if let Some(nfs) = &hub.nfs {
         nfs.end();
     }
@@ -158,7 +160,6 @@ fn serve(
     Ok(sockets)
 }
 
-/// Opens the ports of NFS to clients. Returns what answers for the portmapper by UDP.
 fn begin_nfs(
     hub: &Hub,
     thread_count: usize,
@@ -176,12 +177,12 @@ fn begin_nfs(
     let portmapper = asked_by_udp.map(start).transpose().context("--portmap")?;
     let listeners = [listener].into_iter().chain(portmap).collect();
     let options = ServerOptions { thread_count, ..ServerOptions::default() };
-    nfs.begin(Server::start(Arc::clone(&nfs.service), listeners, &options)?);
+    nfs.begin(NfsServer::start(Arc::clone(&nfs.service), listeners, &options)?);
     Ok(portmapper)
 }
 
-/// Enters what is served at `address` with the portmapper of the machine, where one runs. Returns
-/// what clients give where none does.
+/// Registers the server with this machine's rpcbind. Without rpcbind, returns advice on the mount
+/// options that clients need.
 fn enter(address: SocketAddr) -> (Option<Registration>, Option<String>) {
     let port = address.port();
     match Registration::begin(Path::new(RPCBIND_SOCKET), address) {
@@ -213,8 +214,7 @@ fn enter(address: SocketAddr) -> (Option<Registration>, Option<String>) {
     }
 }
 
-/// Refuses two pools of one identity: one is a copy of the other, and what is kept of a pool, and
-/// asked of it by HTTP, goes by its identity.
+/// Refuses two pools with one identity, by which stored state and HTTP requests name a pool.
 fn check_identities(pools: &[ServedPool]) -> anyhow::Result<()> {
     for (index, pool) in pools.iter().enumerate() {
         if let Some(same) = pools.iter().take(index).find(|it| it.id == pool.id) {
@@ -226,11 +226,22 @@ fn check_identities(pools: &[ServedPool]) -> anyhow::Result<()> {
                 pool.id
             );
         }
+        let name = pool.name();
+        if let Some(same) = pools.iter().take(index).find(|it| it.name() == name) {
+            anyhow::bail!(
+                "two pools are called {name}: {} on {}, and {} on {}: metrics and the dashboard \
+                 could not tell them apart. Give one another name: `holdfast pool rename {} NEW`",
+                same.id,
+                same.path.display(),
+                pool.id,
+                pool.path.display(),
+                pool.path.display()
+            );
+        }
     }
     Ok(())
 }
 
-/// Returns the service of `pools` that is found where `listener` listens.
 pub(crate) fn nfs_of(
     pools: &[ServedPool],
     listener: &TcpListener,
@@ -242,8 +253,8 @@ pub(crate) fn nfs_of(
     Ok(Nfs::new(Arc::new(service), address, ExportedFilesets::read(state)?))
 }
 
-/// Exports what command line and configuration say, what was kept, and where none says anything
-/// all of the pool, if there is one: of several nobody has said which.
+/// Exports what the command line, the configuration and the stored exports list. If they list
+/// nothing and there is one pool, exports the whole pool.
 fn export_all(
     hub: &Hub,
     args: &ServeArgs,
@@ -251,7 +262,7 @@ fn export_all(
 ) -> anyhow::Result<()> {
     let mut says_nothing = args.exports.is_empty();
     for rules in &args.exports {
-        let spec = ExportSpec::of(rules, rules.fileset.clone());
+        let spec = export_spec(rules, rules.fileset.clone());
         hub.export(0, &spec, ExportSource::CommandLine).context("--export")?;
     }
     if let Some((path, config)) = config {
@@ -259,19 +270,18 @@ fn export_all(
         let shown = path.display().to_string();
         hub.configure(path, config).context(shown)?;
     }
-    // Without NFS, too: what can't be served goes along with a fileset that moves.
+    // Read without NFS too, because exports follow a fileset that is moved.
     let has_kept = hub.export_kept()?;
     if hub.nfs.is_none() {
         return Ok(());
     }
     if says_nothing && !has_kept && hub.pools.len() == 1 {
         let all = ExportRules { is_writable: true, ..ExportRules::new("/") };
-        hub.export(0, &ExportSpec::of(&all, None), ExportSource::Default)?;
+        hub.export(0, &export_spec(&all, None), ExportSource::Default)?;
     }
     Ok(())
 }
 
-/// Answers on the status socket of a pool.
 fn answer_status(
     hub: &Arc<Hub>,
     index: usize,
@@ -283,7 +293,7 @@ fn answer_status(
         tracing::warn!("{}", warning.as_str().unwrap_or_default());
     }
     let socket = status::socket_of(&path)?;
-    let served = Served {
+    let served = ServerContext {
         pool: path,
         mounts: Arc::clone(&hub.pools[index].mounts),
         lasts: true,
@@ -291,10 +301,10 @@ fn answer_status(
         log: args.log_file.as_deref().map(std::path::absolute).transpose()?,
         nfs: hub.nfs.as_ref().map(|nfs| nfs.address),
         http: http.address,
-        // Whatever the configuration says now, it may say another thing when it is read again.
+        // The roles are shared with the hub, because a reload may change them.
         roles: args.config.is_some().then(|| Arc::clone(&hub.pools[index].roles)),
     };
-    StatusServer::start(socket, served, Asked::about(hub, index))
+    StatusServer::start(socket, served, HubPool::about(hub, index))
 }
 
 fn tell(hub: &Hub, http: &HttpServer, output: &Output) {
@@ -325,7 +335,7 @@ fn tell(hub: &Hub, http: &HttpServer, output: &Output) {
     output.remark("Serving; ^C closes and ends.");
 }
 
-/// Lets the process have as many connections as the administrator allows it.
+/// Raises the limit of descriptors to its maximum, because it bounds the number of connections.
 fn raise_descriptor_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
@@ -333,9 +343,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// What is to be served: the command line, and what the configuration says beside it.
-struct Plan {
-    pools: Vec<OpenOptions>,
+struct ServeSettings {
+    pools: Vec<BackendOpenOptions>,
     nfs: Option<SocketAddr>,
     portmap: Option<SocketAddr>,
     http: HttpOptions,
@@ -344,12 +353,12 @@ struct Plan {
     config: Option<(PathBuf, Config)>,
 }
 
-impl Plan {
-    fn of(args: &ServeArgs) -> anyhow::Result<Plan> {
+impl ServeSettings {
+    fn of(args: &ServeArgs) -> anyhow::Result<ServeSettings> {
         let read = |path: &PathBuf| anyhow::Ok((path.clone(), Config::read(path)?));
         let config = args.config.as_ref().map(read).transpose()?;
         let said = config.as_ref().map(|(_, config)| config.clone()).unwrap_or_default();
-        // Exports of the configuration count the pools from its own first.
+        // The configuration's pools come first, because its exports refer to them by index.
         let own = said.pools.iter().map(|pool| (&pool.path, pool.cache.unwrap_or(args.cache)));
         let given = args.pools.iter().map(|pool| (pool, args.cache));
         let pools: Vec<_> = own
@@ -360,7 +369,7 @@ impl Plan {
             Some(_) => http_options_of(args),
             None => said.http,
         };
-        let plan = Plan {
+        let plan = ServeSettings {
             pools,
             nfs: args.nfs.or(said.nfs),
             portmap: args.portmap.or(said.portmap),
@@ -373,8 +382,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Opens the pools to be read, and looks whether they have what is exported. Changes nothing,
-    /// so a pool that somebody has open, or that was not closed, is left alone: returns those.
+    /// Opens the pools read-only, and checks their exports and schedules. Returns the pools that
+    /// were skipped, because they are in use or were not closed.
     fn verify(
         &self,
         args: &ServeArgs,
@@ -384,7 +393,8 @@ impl Plan {
         let (mut pools, mut unverified) = (Vec::new(), Vec::new());
         let opened = self.pools.iter().try_for_each(|options| {
             let path = options.device.clone();
-            let options = OpenOptions { is_read_only: true, may_replay: false, ..options.clone() };
+            let options =
+                BackendOpenOptions { is_read_only: true, may_replay: false, ..options.clone() };
             match backend.open(&options) {
                 Ok(pool) => pools.push(Some(ServedPool::new(path, pool))),
                 Err(error @ (BackendError::InUse { .. } | BackendError::NotClosed { .. })) => {
@@ -409,7 +419,7 @@ impl Plan {
         let given = args
             .exports
             .iter()
-            .map(|rules| (0, ExportSpec::of(rules, rules.fileset.clone()), "--export".to_owned()));
+            .map(|rules| (0, export_spec(rules, rules.fileset.clone()), "--export".to_owned()));
         let said = self.config.iter().flat_map(|(path, config)| {
             let shown = path.display().to_string();
             config.exports.iter().map(move |(index, spec)| (*index, spec.clone(), shown.clone()))
@@ -471,29 +481,33 @@ fn http_options_of(args: &ServeArgs) -> HttpOptions {
     }
 }
 
-fn options_of(args: &ServeArgs, pool: &Path, cache: ByteSize) -> anyhow::Result<OpenOptions> {
+fn options_of(
+    args: &ServeArgs,
+    pool: &Path,
+    cache: ByteSize,
+) -> anyhow::Result<BackendOpenOptions> {
     check_cache(cache)?;
-    let named = Named::of(pool)?;
-    Ok(OpenOptions {
+    let named = PoolArgument::of(pool)?;
+    Ok(BackendOpenOptions {
         device: named.device()?,
         members: members_of(&args.members),
         is_read_only: false,
         may_replay: true,
         has_no_atime: false,
         cache_bytes: cache.0,
-        placement: Placement::Log,
+        placement: PlacementPolicyKind::Log,
         commit_interval: args.commit_interval,
         device_deadline: args.device_deadline,
-        discards: Discards::default(),
+        discards: DiscardMode::default(),
         is_forced: args.force,
         fileset: named.fileset,
-        clone: named.clone,
+        snapshot: named.snapshot,
     })
 }
 
 #[test]
 fn two_pools_of_one_identity_are_refused() {
-    use crate::wiring::EngineBackend;
+    use server::wiring::EngineBackend;
 
     let pool = || EngineBackend.open_in_memory(16 << 20).expect("there is memory");
     let (one, other) = (pool(), pool());
@@ -505,6 +519,13 @@ fn two_pools_of_one_identity_are_refused() {
     let copies = [served("a", &one), served("b", &other), served("c", &one)];
     let refused = check_identities(&copies).expect_err("two are one").to_string();
     assert!(refused.starts_with("a and c have one identity"), "{refused}");
+    let rename = |pool: &Arc<dyn OpenPool>| {
+        let request = control::Request::PoolRename { name: "tank".to_owned() };
+        pool.control(&request, server::peer::Peer::own()).expect("memory does not fail");
+    };
+    [&one, &other].into_iter().for_each(rename);
+    let refused = check_identities(&apart).expect_err("two have one name").to_string();
+    assert!(apart.iter().all(|it| refused.contains(&it.id)), "{refused}");
     drop((apart, copies));
     for pool in [one, other] {
         pool.close().expect("memory does not fail");

@@ -1,20 +1,28 @@
-//! `holdfast status`: shows pools that are mounted or served.
+//! `holdfast status`: shows mounted or served pools.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
-use crate::exit;
-use crate::output::{Output, printable};
-use crate::size::ByteSize;
-use crate::status::{self, Found, Silence};
-use crate::summary;
+use crate::output::Output;
+use crate::table::Column::{IfAny, Left, Right};
+use crate::table::table;
+use crate::{exit, summary};
+use control::size::ByteSize;
+use control::text::printable;
+use server::backend::Backend;
+use server::pool_names;
+use server::status::{self, DiscoveredServer, NoAnswerReason};
 
-pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &StatusArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    let verified = |path: &Path| {
+        status::find_now(path)?.map_or(Ok(None), |found| pool_names::verified(found, path, backend))
+    };
     let found = match &args.of {
         None => status::all()?,
-        Some(path) => match status::find_now(path)? {
+        Some(path) => match verified(path)? {
             Some(found) => {
                 let advice = found.advice();
                 anyhow::ensure!(advice.is_empty(), "{}: {advice}", path.display());
@@ -30,16 +38,15 @@ pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
         output.remark("No pool is mounted.");
     }
     for server in &found {
-        output.fact(&text_of(server, args.verbose), &server.status);
+        output.fact(&text_of(server, args.verbose, output.width()), &server.status);
     }
-    let is_unreachable = |it: &Found| it.silence == Some(Silence::NotReachable);
+    let is_unreachable = |it: &DiscoveredServer| it.silence == Some(NoAnswerReason::NotReachable);
     Ok(if found.iter().any(is_unreachable) { exit::FAILED } else { exit::DONE })
 }
 
-/// Returns a server's status for people: a few lines, and every count if that `is_verbose`.
-pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
+pub(crate) fn text_of(found: &DiscoveredServer, is_verbose: bool, width: Option<usize>) -> String {
     let pid = found.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-    let pool = printable(found.pool());
+    let pool = printable(found.pool_name().unwrap_or_else(|| found.pool()));
     let mounts = found.mounts();
     let named = |fileset: Option<&str>| {
         fileset.map_or(String::new(), |name| format!(":{}", printable(name)))
@@ -55,6 +62,9 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
         (None, None) => (named(found.status["pool"]["fileset"].as_str()), "by a server".to_owned()),
     };
     let mut text = format!("{pool}{fileset} {place} (process {pid})\n");
+    if found.pool_name().is_some() {
+        let _ = writeln!(text, "  device: {}", printable(found.pool()));
+    }
     for (directory, fileset) in mounts.iter().skip(1) {
         let directory = printable(&directory.to_string_lossy());
         let _ = writeln!(text, "  also: {pool}{} on {directory}", named(*fileset));
@@ -66,7 +76,7 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
     for (name, line) in summary::lines(&found.status["pool"]) {
         let _ = writeln!(text, "  {name}: {}", printable(&line));
     }
-    text.push_str(&members_of(&found.status["pool"]));
+    text.push_str(&members_of(&found.status["pool"], width));
     let transport = &found.status["server"]["transport"];
     if let (Some(name), Some(reason)) = (transport["name"].as_str(), transport["reason"].as_str()) {
         let _ = writeln!(text, "  requests: by {name} ({})", printable(reason));
@@ -78,7 +88,6 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
         }
         let mut counts = found.status["pool"].clone();
         for said in ["health", "warnings"] {
-            // The first lines have them.
             counts.as_object_mut().and_then(|counts| counts.remove(said));
         }
         flatten(&mut text, 1, &counts);
@@ -86,7 +95,7 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
     text
 }
 
-/// Returns a line for each mount that a client is handing over: its fileset is held meanwhile.
+/// Returns a line for each hand-over of a mount, which reserves its fileset.
 fn hand_overs_of(server: &Value) -> String {
     let line = |it: &Value| {
         let fileset = it["fileset"].as_str().map_or_else(|| "the pool".to_owned(), printable);
@@ -97,9 +106,9 @@ fn hand_overs_of(server: &Value) -> String {
     server["hand_overs"].as_array().into_iter().flatten().map(line).collect()
 }
 
-/// Draws the devices of a pool of several, below the disk groups that they are members of: what
-/// each is, how full, and its errors by kind. A server of another version tells of no disk groups.
-fn members_of(pool: &Value) -> String {
+/// Returns a table of the devices, grouped by disk group. A server of another version may report no
+/// groups.
+fn members_of(pool: &Value, width: Option<usize>) -> String {
     let list = |name: &str| pool[name].as_array().map(Vec::as_slice).unwrap_or_default();
     let (members, spares) = (list("members"), list("spares"));
     if members.is_empty() {
@@ -108,14 +117,8 @@ fn members_of(pool: &Value) -> String {
     let whole = json!({ "kind": pool["layout"] });
     let groups =
         if list("groups").is_empty() { std::slice::from_ref(&whole) } else { list("groups") };
-    let names: Vec<String> = groups.iter().map(|group| name_of(group, groups.len())).collect();
-    let paths = members.iter().chain(spares).map(|device| word(device, "path").len() + 2);
-    let width = paths.chain(names.iter().map(String::len)).max().unwrap_or(0);
-    let mut text = format!(
-        "  {:<width$}  {:<8}  {:>5} {:>5} {:>5} {:>8}\n",
-        "member", "state", "read", "write", "check", "repaired"
-    );
-    for (group, name) in groups.iter().zip(&names) {
+    let mut rows = Vec::new();
+    for group in groups {
         let own = || members.iter().filter(|member| is_of(member, group));
         let is_degraded = own().any(|member| member["state"] != "online");
         let state = match (word(group, "state").as_str(), is_degraded) {
@@ -124,17 +127,41 @@ fn members_of(pool: &Value) -> String {
             (_, true) => "degraded",
             (_, false) => "online",
         };
-        let _ = writeln!(text, "  {name:<width$}  {state:<8}{}", fullness_of(group));
-        own().for_each(|member| text.push_str(&line_of(member, width)));
+        let sums = COUNTS.map(|name| own().map(|member| count(member, name)).sum());
+        rows.push(row(name_of(group, groups.len()), state, Some(sums), fullness_of(group)));
+        rows.extend(own().map(|member| {
+            let is_joining = member["state"] == "joining";
+            let copied = || format!("{} copied", ByteSize(count(member, "copied_bytes")));
+            let notes = if is_joining { copied() } else { String::new() };
+            let counts = COUNTS.map(|name| count(member, name));
+            let path = format!("  {}", word(member, "path"));
+            row(path, &word(member, "state"), Some(counts), notes)
+        }));
     }
-    if !spares.is_empty() {
-        text.push_str("  spares\n");
-    }
-    for spare in spares {
-        let (path, width) = (word(spare, "path"), width - 2);
-        let _ = writeln!(text, "    {path:<width$}  {}", word(spare, "state"));
-    }
-    text
+    rows.extend(
+        spares
+            .iter()
+            .map(|spare| row(word(spare, "path"), &word(spare, "state"), None, String::new())),
+    );
+    let columns = [
+        Left("DEVICE"),
+        Left("STATE"),
+        Right("READ"),
+        Right("WRITE"),
+        Right("CKSUM"),
+        Right("REPAIRED"),
+        IfAny("NOTES"),
+    ];
+    let text = table(columns, rows, width.map(|width| width.saturating_sub(2)));
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+const COUNTS: [&str; 4] = ["read_errors", "write_errors", "checksum_errors", "repaired"];
+
+fn row(name: String, state: &str, counts: Option<[u64; 4]>, notes: String) -> [String; 7] {
+    let counts = counts.map(|counts| counts.map(|count| count.to_string()));
+    let [read, write, checksum, repaired] = counts.unwrap_or_default();
+    [name, state.to_owned(), read, write, checksum, repaired, notes]
 }
 
 fn count(value: &Value, name: &str) -> u64 {
@@ -145,7 +172,7 @@ fn word(value: &Value, name: &str) -> String {
     printable(value[name].as_str().unwrap_or("?"))
 }
 
-/// Returns what a disk group is called: of several its number too, and what it is for.
+/// Returns the kind of a disk group. If there are several, also its number and roles.
 fn name_of(group: &Value, groups: usize) -> String {
     let kind = word(group, "kind");
     let Some(number) = group["number"].as_u64().filter(|_| groups > 1) else { return kind };
@@ -153,7 +180,7 @@ fn name_of(group: &Value, groups: usize) -> String {
     format!("group {number}: {kind} ({})", printable(&roles.collect::<Vec<_>>().join(", ")))
 }
 
-/// Whether a member is of a disk group; of one that tells nothing of slots all are.
+/// Whether a device belongs to a disk group. A group without slots has all devices.
 fn is_of(member: &Value, group: &Value) -> bool {
     let slots = group["slots"].as_array();
     slots.is_none_or(|slots| slots.iter().any(|slot| *slot == member["slot"]))
@@ -162,30 +189,12 @@ fn is_of(member: &Value, group: &Value) -> bool {
 fn fullness_of(group: &Value) -> String {
     let Some(total) = group["total_bytes"].as_u64() else { return String::new() };
     match group["used_bytes"].as_u64() {
-        Some(used) => format!("  {} of {} used", ByteSize(used), ByteSize(total)),
-        None => format!("  {}, not counted yet", ByteSize(total)),
+        Some(used) => format!("{} of {} used", ByteSize(used), ByteSize(total)),
+        None => format!("{}, not counted yet", ByteSize(total)),
     }
 }
 
-fn line_of(member: &Value, width: usize) -> String {
-    let width = width - 2;
-    let mut line = format!(
-        "    {:<width$}  {:<8}  {:>5} {:>5} {:>5} {:>8}",
-        word(member, "path"),
-        word(member, "state"),
-        count(member, "read_errors"),
-        count(member, "write_errors"),
-        count(member, "checksum_errors"),
-        count(member, "repaired"),
-    );
-    if member["state"] == "joining" {
-        line += &format!("  {} copied", ByteSize(count(member, "copied_bytes")));
-    }
-    line.push('\n');
-    line
-}
-
-/// Writes an object as indented lines. A name that ends in `_bytes` has its value as a size.
+/// Writes an object as indented lines. Fields in `_bytes` are written as sizes.
 fn flatten(text: &mut String, depth: usize, value: &Value) {
     let Some(object) = value.as_object() else { return };
     for (name, value) in object {
@@ -204,8 +213,8 @@ fn flatten(text: &mut String, depth: usize, value: &Value) {
 mod tests {
     use super::*;
 
-    /// Goal: each device is below its disk group, with what that is and how full, and a disk group
-    /// whose member is away is degraded. Columns stand below each other.
+    /// Goal: devices are listed below their disk groups, a group with a missing device is degraded,
+    /// and columns align.
     #[test]
     fn devices_are_drawn_below_their_disk_groups() {
         let member = |slot: u64, path: &str, state: &str| -> Value {
@@ -232,23 +241,23 @@ mod tests {
                 group(2, "single", &[4], "online"),
             ],
         });
-        let text = members_of(&pool);
+        let text = members_of(&pool, None);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 10, "{text}");
+        assert_eq!(lines.len(), 9, "{text}");
         assert!(lines[1].starts_with("  group 0: mirror (metadata, journal)  "), "{text}");
-        assert!(lines[1].contains("degraded  5M of 10M used"), "{text}");
+        assert!(lines[1].contains("degraded") && lines[1].ends_with("5M of 10M used"), "{text}");
         assert!(lines[2].starts_with("    /m0 ") && lines[3].contains("failed"), "{text}");
         assert!(lines[4].contains("group 1: single (data)") && lines[4].contains("leaving"));
         assert!(lines[5].contains("/with/a/longer"), "{text}");
-        assert!(lines[6].contains("online    10M, not counted yet"), "{text}");
-        assert!(lines[7].contains("/d4") && lines[8] == "  spares" && lines[9].contains("/s"));
-        let column = lines[0].find("state").expect("it has a title");
-        for line in &lines[1..8] {
+        assert!(lines[6].contains("online") && lines[6].ends_with("10M, not counted yet"));
+        assert!(lines[7].contains("/d4") && lines[8].contains("/s") && lines[8].contains("spare"));
+        let column = lines[0].find("STATE").expect("it has a title");
+        for line in &lines[1..] {
             assert!(!line[column..].starts_with(' ') && line[..column].ends_with("  "), "{text}");
         }
-        // One disk group is called by its kind, as by a server that does not tell of any.
         let old = json!({ "layout": "mirror", "members": [member(0, "/m0", "online")] });
-        assert!(members_of(&old).contains("\n  mirror "), "{}", members_of(&old));
-        assert_eq!(members_of(&json!({ "members": [] })), "");
+        let text = members_of(&old, Some(40));
+        assert!(text.contains("\n  mirror ") && text.lines().all(|it| it.len() <= 40), "{text}");
+        assert_eq!(members_of(&json!({ "members": [] }), None), "");
     }
 }

@@ -1,4 +1,4 @@
-//! `holdfast top` and `holdfast trace`: what clients do now, and which requests were slow.
+//! `holdfast top` and `holdfast trace`: load by client and directory, and slow requests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,50 +6,51 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::clone::time_of;
-use super::controlled::{Controlled, Opener};
+use super::controlled::{ControlledPool, Opener};
 use crate::args::top::{TopArgs, TraceArgs};
-use crate::backend::Backend;
-use crate::control::watch::own_number;
-use crate::control::{Answer, ClientFacts, OperationFacts, PathsFacts, Request, SlowFacts};
 use crate::exit;
-use crate::output::{Output, printable};
+use crate::output::Output;
+use crate::table::Column::{Left, Right};
+use crate::table::table;
+use control::size::ByteSize;
+use control::text::printable;
+use control::{Answer, ClientFacts, OperationFacts, PathsFacts, Request, SlowFacts, moment};
+use server::backend::Backend;
+use server::facts::own_number;
 
-/// Most directories that people are shown at a time; programs get all.
+/// Most directories that are shown. JSON has all.
 const ROWS_MAX: usize = 20;
-/// How long a server counts on for who asks no more: whoever is late goes on nevertheless.
+/// How late the next request may be before the server stops counting for this command.
 const LATENESS: Duration = Duration::from_secs(10);
 
-/// What was counted at one moment.
-struct Look {
+struct TopSample {
     at: Instant,
     clients: Vec<ClientFacts>,
     operations: Vec<OperationFacts>,
 }
 
-impl Look {
-    fn take(at: &Controlled) -> anyhow::Result<Look> {
+impl TopSample {
+    fn take(at: &ControlledPool) -> anyhow::Result<TopSample> {
         let (clients, operations) =
             (at.ask(&Request::ClientList {})?, at.ask(&Request::OperationList {})?);
         let (Answer::Clients(clients), Answer::Operations(operations)) = (clients, operations)
         else {
             anyhow::bail!("{}: the server answered nonsense", at.pool.display())
         };
-        Ok(Look { at: Instant::now(), clients, operations })
+        Ok(TopSample { at: Instant::now(), clients, operations })
     }
 }
 
-/// Who looks at what clients ask by directory.
-struct ByPath<'a> {
-    at: &'a Controlled,
-    /// The number of the look; `None`: nobody looks.
+struct PathSampler<'a> {
+    at: &'a ControlledPool,
+    /// Number of this observer. `None` with depth 0, or after a failed request.
     look: Option<u64>,
     depth: u8,
     every: Duration,
 }
 
-impl ByPath<'_> {
-    /// Returns what was asked since this was called last, and whether it is called again.
+impl PathSampler<'_> {
+    /// Returns the counts since the last call. `goes_on` if another call will follow.
     fn take(&mut self, goes_on: bool, output: &Output) -> anyhow::Result<Option<PathsFacts>> {
         let Some(look) = self.look else { return Ok(None) };
         let lasts = if goes_on { self.every + LATENESS } else { Duration::ZERO };
@@ -57,7 +58,7 @@ impl ByPath<'_> {
         match self.at.ask(&Request::PathList { look, depth: self.depth, lasts_ms }) {
             Ok(Answer::Paths(paths)) => Ok(Some(paths)),
             Ok(_) => anyhow::bail!("{}: the server answered nonsense", self.at.pool.display()),
-            // The rest is worth seeing without them.
+            // The other tables are shown without counts by directory.
             Err(error) => {
                 output.remark(&format!("Directories are not shown: {error:#}"));
                 self.look = None;
@@ -67,23 +68,22 @@ impl ByPath<'_> {
     }
 }
 
-/// `holdfast top`.
 pub(crate) fn top(args: &TopArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
-    let at = Controlled::find(&args.pool, Opener::plain(backend), false)?;
+    let at = ControlledPool::find(&args.pool, Opener::plain(backend), false)?;
     let at = at.need_server("clients are of a server")?;
     let look = (args.depth > 0).then(own_number);
-    let mut by_path = ByPath { at: &at, look, depth: args.depth, every: args.every };
-    let mut last = Look::take(&at)?;
+    let mut by_path = PathSampler { at: &at, look, depth: args.depth, every: args.every };
+    let mut last = TopSample::take(&at)?;
     by_path.take(args.times != Some(0), output)?;
     let mut done = 0;
     while args.times.is_none_or(|times| done < times) {
         std::thread::park_timeout(args.every);
         done += 1;
-        let now = Look::take(&at)?;
+        let now = TopSample::take(&at)?;
         let paths = by_path.take(args.times.is_none_or(|times| done < times), output)?;
-        let (mut text, mut facts) = difference(&last, &now);
+        let (mut text, mut facts) = difference(&last, &now, output.width());
         if let Some(paths) = paths {
-            let (shown, list) = by_directory(&paths);
+            let (shown, list) = by_directory(&paths, output.width());
             text += &shown;
             facts["paths"] = list;
         }
@@ -93,20 +93,20 @@ pub(crate) fn top(args: &TopArgs, backend: &dyn Backend, output: &Output) -> any
     Ok(exit::DONE)
 }
 
-/// Returns what was asked by directory, of which there is at most [`ROWS_MAX`] for people.
-fn by_directory(paths: &PathsFacts) -> (String, Value) {
+fn number(number: u64) -> String {
+    number.to_string()
+}
+
+fn by_directory(paths: &PathsFacts, width: Option<usize>) -> (String, Value) {
     let rate = |count: u64| count.saturating_mul(1000) / paths.lasted_ms.max(1);
-    let mut text =
-        String::from("CLIENT                 answered/s   failed/s   average us  DIRECTORY\n");
-    let mut list = Vec::new();
+    let (mut rows, mut list) = (Vec::new(), Vec::new());
     for (row, facts) in paths.list.iter().enumerate() {
         let (answered, failed) = (rate(facts.answered), rate(facts.failed));
         let average_us = facts.latency_ns / facts.answered.max(1) / 1000;
         let path = facts.path.clone().unwrap_or_else(|| format!("{} (others)", facts.place));
         if row < ROWS_MAX {
-            let (client, path) = (printable(&facts.client), printable(&path));
-            let _ =
-                writeln!(text, "{client:<22} {answered:>10} {failed:>10} {average_us:>12}  {path}");
+            let [answered, failed, average] = [answered, failed, average_us].map(number);
+            rows.push([facts.client.clone(), answered, failed, average, path]);
         }
         list.push(json!({
             "front": facts.front, "client": facts.client, "place": facts.place,
@@ -114,19 +114,26 @@ fn by_directory(paths: &PathsFacts) -> (String, Value) {
             "average_us": average_us,
         }));
     }
+    let columns = [
+        Left("CLIENT"),
+        Right("ANSWERED/S"),
+        Right("FAILED/S"),
+        Right("AVERAGE US"),
+        Left("DIRECTORY"),
+    ];
+    let mut text = table(columns, rows, width);
     if let Some(more) = paths.list.len().checked_sub(ROWS_MAX).filter(|&more| more > 0) {
         let _ = writeln!(text, "and {more} more, less used");
     }
     (text, json!(list))
 }
 
-/// `holdfast trace`.
 pub(crate) fn trace(
     args: &TraceArgs,
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let at = Controlled::find(&args.pool, Opener::plain(backend), false)?;
+    let at = ControlledPool::find(&args.pool, Opener::plain(backend), false)?;
     let at = at.need_server("requests are asked of a server")?;
     let (wish, mut after, mut done) = (own_number(), 0, 0);
     let from_us = u64::try_from(args.slower.as_micros()).unwrap_or(u64::MAX);
@@ -142,7 +149,7 @@ pub(crate) fn trace(
         else {
             anyhow::bail!("{}: the server answered nonsense", at.pool.display())
         };
-        // What was before the first question nobody has asked for.
+        // Requests that were dropped before the first request of this command do not matter.
         if after > 0 && slow.missed > 0 {
             output.remark(&format!("{} more came too fast to be kept", slow.missed));
         }
@@ -154,9 +161,8 @@ pub(crate) fn trace(
     Ok(exit::DONE)
 }
 
-/// Returns a slow request as people read it.
 fn line_of(slow: &SlowFacts) -> String {
-    let at = time_of(slow.at_ms / 1000);
+    let at = moment(slow.at_ms / 1000);
     let at = at.trim_end_matches(" UTC");
     let took = format!("{}.{:03} ms", slow.took_us / 1000, slow.took_us % 1000);
     let user = slow.user.map(|uid| format!(" user {uid}")).unwrap_or_default();
@@ -172,26 +178,25 @@ fn line_of(slow: &SlowFacts) -> String {
     ))
 }
 
-/// Returns what happened between two looks.
-fn difference(last: &Look, now: &Look) -> (String, Value) {
+fn difference(last: &TopSample, now: &TopSample, width: Option<usize>) -> (String, Value) {
     let ms = u64::try_from((now.at - last.at).as_millis()).unwrap_or(u64::MAX).max(1);
     let rate = |count: u64| count.saturating_mul(1000) / ms;
     let key = |it: &ClientFacts| (it.front.clone(), it.address.clone(), it.since);
     let before: BTreeMap<_, &ClientFacts> = last.clients.iter().map(|it| (key(it), it)).collect();
     let (mut clients, mut operations) = (Vec::new(), Vec::new());
-    let mut text =
-        String::from("CLIENT                 requests/s   received/s       sent/s  waiting\n");
+    let mut rows = Vec::new();
     for client in &now.clients {
-        // One that has connected or was mounted again is another: it counts from its beginning.
+        // If a client has reconnected or remounted, its counts start at 0.
         let old = before.get(&key(client));
         let grown = |of: fn(&ClientFacts) -> u64| {
             rate(of(client).saturating_sub(old.map_or(0, |old| of(old))))
         };
         let (requests, received, sent) =
             (grown(|it| it.requests), grown(|it| it.received_bytes), grown(|it| it.sent_bytes));
-        let (address, waiting) = (printable(&client.address), client.in_flight);
-        let _ =
-            writeln!(text, "{address:<22} {requests:>10} {received:>12} {sent:>12} {waiting:>8}");
+        let waiting = client.in_flight;
+        let [received_size, sent_size] = [received, sent].map(|it| ByteSize(it).to_string());
+        let (requested, waits) = (number(requests), number(waiting));
+        rows.push([client.address.clone(), requested, received_size, sent_size, waits]);
         clients.push(json!({
             "front": client.front, "address": client.address, "requests_per_second": requests,
             "received_bytes_per_second": received, "sent_bytes_per_second": sent,
@@ -201,7 +206,15 @@ fn difference(last: &Look, now: &Look) -> (String, Value) {
     let key = |it: &OperationFacts| (it.front.clone(), it.operation.clone());
     let old: BTreeMap<_, &OperationFacts> =
         last.operations.iter().map(|it| (key(it), it)).collect();
-    text += "OPERATION              answered/s   failed/s   average us\n";
+    let columns = [
+        Left("CLIENT"),
+        Right("REQUESTS/S"),
+        Right("RECEIVED/S"),
+        Right("SENT/S"),
+        Right("WAITING"),
+    ];
+    let mut text = table(columns, rows, width);
+    let mut rows = Vec::new();
     for operation in &now.operations {
         let old = old.get(&key(operation));
         let grown = |of: fn(&OperationFacts) -> u64| {
@@ -213,21 +226,23 @@ fn difference(last: &Look, now: &Look) -> (String, Value) {
         }
         let (failed, latency_us) =
             (grown(|it| it.failed), grown(|it| it.latency_ns) / answered / 1000);
-        let name = printable(&format!("{} {}", operation.front, operation.operation));
+        let name = format!("{} {}", operation.front, operation.operation);
         let (a, f) = (rate(answered), rate(failed));
-        let _ = writeln!(text, "{name:<22} {a:>10} {f:>10} {latency_us:>12}");
+        rows.push([name, number(a), number(f), number(latency_us)]);
         operations.push(json!({
             "front": operation.front, "operation": operation.operation,
             "answered_per_second": a, "failed_per_second": f, "average_us": latency_us,
         }));
     }
+    let columns = [Left("OPERATION"), Right("ANSWERED/S"), Right("FAILED/S"), Right("AVERAGE US")];
+    text += &table(columns, rows, width);
     (text, json!({ "milliseconds": ms, "clients": clients, "operations": operations }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::PathFacts;
+    use control::PathFacts;
 
     #[test]
     fn what_happened_since_the_last_look_is_told_by_client_and_kind() {
@@ -251,11 +266,11 @@ mod tests {
         let at = Instant::now();
         let clients = vec![client("10.0.0.1", 1, 1000), client("10.0.0.2", 2, 500)];
         let operations = vec![operation("READ", 1000), operation("NULL", 5)];
-        let last = Look { at, clients, operations };
+        let last = TopSample { at, clients, operations };
         let clients = vec![client("10.0.0.1", 1, 3000), client("10.0.0.2", 9, 640)];
         let operations = vec![operation("READ", 1400), operation("NULL", 5)];
-        let now = Look { at: at + Duration::from_secs(2), clients, operations };
-        let (text, facts) = difference(&last, &now);
+        let now = TopSample { at: at + Duration::from_secs(2), clients, operations };
+        let (text, facts) = difference(&last, &now, None);
         assert_eq!(facts["clients"][0]["requests_per_second"], 1000);
         assert_eq!(facts["clients"][1]["requests_per_second"], 320, "it has connected again");
         assert_eq!(facts["operations"][0]["answered_per_second"], 200);
@@ -263,7 +278,6 @@ mod tests {
         assert!(text.contains("10.0.0.1") && text.contains("READ") && !text.contains("NULL"));
     }
 
-    /// Goal: what is busiest is shown first and as people read rates, and all is told to programs.
     #[test]
     fn directories_are_told_by_client() {
         let facts = |client: &str, path: Option<&str>, answered| PathFacts {
@@ -277,7 +291,7 @@ mod tests {
         };
         let mut list = vec![facts("10.0.0.1", Some("/home/a\u{1b}nn"), 3000)];
         list.extend((0..ROWS_MAX).map(|_| facts("10.0.0.2", None, 10)));
-        let (text, told) = by_directory(&PathsFacts { lasted_ms: 2000, list });
+        let (text, told) = by_directory(&PathsFacts { lasted_ms: 2000, list }, None);
         assert_eq!(told.as_array().map(Vec::len), Some(ROWS_MAX + 1));
         assert_eq!(told[0]["answered_per_second"], 1500);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! `holdfast import` and `holdfast export-tree`: trees of files into a pool and out of it.
+//! `holdfast copy-in` and `holdfast copy-out`: copies trees of files into and out of a pool.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,91 +11,127 @@ use anyhow::Context;
 use format::fileset::ROOT_NAME;
 use serde_json::{Value, json};
 
-use super::controlled::{Controlled, Opener};
+use super::controlled::{ControlledPool, Opener};
 use super::mount::{check_threads, start_log_of};
-use crate::args::tree::{ExportTreeArgs, HowArgs, ImportArgs};
-use crate::backend::Backend;
-use crate::exit::{self, UsageError};
-use crate::output::{Output, printable};
-use crate::size::ByteSize;
-use crate::status;
-use crate::transfer::{Transfer, TreeSpec};
-use crate::tree::{Rules, THREADS_MAX};
+use super::waiting::carry;
+use crate::args::tree::{CopyInArgs, CopyOutArgs, TreeCopyArgs};
+use crate::exit;
+use crate::output::Output;
+use crate::progress::{ProgressOutput, WorkUnit};
+use control::size::ByteSize;
+use control::text::printable;
+use control::{Transfer, TreeCopyRules, TreeSpec, UsageError};
+use server::backend::Backend;
+use server::status;
+use server::tree::THREADS_MAX;
 
-/// What these commands log, where no server does their work: files that were not copied as they
-/// are.
-const LOG: &str = "cli::tree=warn";
-/// Fewest and most threads where nothing is said.
 const THREADS_MIN: usize = 2;
 const THREADS_DEFAULT_MAX: usize = 16;
 
-pub(crate) fn import(
-    args: &ImportArgs,
+/// Returns the log filter without a server: files that were not copied exactly.
+fn log_filter() -> String {
+    format!("{}=warn", server::tree::LOG_TARGET)
+}
+
+#[derive(Clone, Copy)]
+enum TreeCopyDirection {
+    In,
+    Out,
+}
+
+impl TreeCopyDirection {
+    fn key(self) -> &'static str {
+        match self {
+            TreeCopyDirection::In => "copied_in",
+            TreeCopyDirection::Out => "copied_out",
+        }
+    }
+}
+
+pub(crate) fn copy_in(
+    args: &CopyInArgs,
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
     let (file, is_archive) = source_of(&args.source)?;
-    start_log_of(LOG, None)?;
+    start_log_of(&log_filter(), None)?;
     let opener = Opener { backend, members: &args.members };
-    let at = Controlled::find(&args.pool, opener, true)?;
-    let asked = spec_of(&at, &args.pool, &args.path, &args.how, is_archive).and_then(|mut tree| {
-        let ImportArgs { skip_same: skips_same, no_setuid, no_devices, .. } = *args;
-        tree.rules = Rules { skips_same, no_setuid, no_devices, ..tree.rules };
-        if tree.clone.is_some() {
-            let message = format!("{}: a clone never changes", args.pool.display());
-            return Err(UsageError::new(message).into());
-        }
-        check_apart(&at, &tree, &args.source)?;
-        let shown = named(&at, &tree);
-        let facts = ask(&at, &Transfer::Import { tree }, file, ("imported", output))?;
-        Ok((shown, facts))
-    });
+    let at = ControlledPool::find(&args.pool, opener, true)?;
+    let asked = spec_of(&at, &args.pool, &args.path, &args.how, (is_archive, output)).and_then(
+        |mut tree| {
+            let CopyInArgs { skip_same: skips_same, no_setuid, no_devices, .. } = *args;
+            tree.rules = TreeCopyRules { skips_same, no_setuid, no_devices, ..tree.rules };
+            if tree.snapshot.is_some() {
+                let message = format!("{}: a snapshot never changes", args.pool.display());
+                return Err(UsageError::new(message).into());
+            }
+            check_apart(&at, &tree, &args.source)?;
+            let shown = named(&at, &tree);
+            let continues = match (tree.is_archive, tree.rules.skips_same) {
+                (false, _) | (true, true) => "The same command continues: it skips what is there",
+                (true, false) => "The same command with --skip-same continues",
+            };
+            let facts = carry(&at, &Transfer::CopyIn { tree }, file, shown_as(output), continues)?;
+            Ok((shown, facts))
+        },
+    );
     let (shown, facts) = at.finish(asked)?;
-    tell((&shown, "imported"), &args.source.display().to_string(), &facts, output)
+    tell((&shown, TreeCopyDirection::In), &args.source.display().to_string(), &facts, output)
 }
 
-pub(crate) fn export(
-    args: &ExportTreeArgs,
+pub(crate) fn copy_out(
+    args: &CopyOutArgs,
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    start_log_of(LOG, None)?;
+    start_log_of(&log_filter(), None)?;
     let opener = Opener { backend, members: &args.members };
-    let at = Controlled::find(&args.pool, opener, false)?;
+    let at = ControlledPool::find(&args.pool, opener, false)?;
     let is_archive = is_archive(&args.target);
-    let asked = spec_of(&at, &args.pool, &args.path, &args.how, is_archive).and_then(|tree| {
-        let shown = named(&at, &tree);
-        check_outside(&at, &tree, &args.target)?;
-        let (file, is_new) = target_of(&args.target, is_archive)?;
-        let done = ask(&at, &Transfer::ExportTree { tree }, file, ("exported", output));
-        if is_new && done.is_err() {
-            remove_empty(&args.target);
-        }
-        Ok((shown, done?))
-    });
+    let asked =
+        spec_of(&at, &args.pool, &args.path, &args.how, (is_archive, output)).and_then(|tree| {
+            let shown = named(&at, &tree);
+            check_outside(&at, &tree, &args.target)?;
+            let (file, is_new) = target_of(&args.target, is_archive)?;
+            let target = args.target.display();
+            let continues = match is_archive {
+                false => "The same command continues: it skips what is there".to_owned(),
+                true => format!(
+                    "{target} may not be whole, and was not verified: remove it, or name another \
+                     archive, and run the command again"
+                ),
+            };
+            let done = carry(&at, &Transfer::CopyOut { tree }, file, shown_as(output), &continues);
+            if is_new && done.is_err() {
+                remove_empty(&args.target);
+            }
+            Ok((shown, done?))
+        });
     let (shown, facts) = at.finish(asked)?;
     let to_stdout = args.target == Path::new("-");
     let target = args.target.display().to_string();
     if to_stdout {
-        // Standard output has the archive.
-        output.remark(&text_of((&shown, "exported"), &target, &facts));
+        output.remark(&text_of((&shown, TreeCopyDirection::Out), &target, &facts));
         return Ok(code_of(&facts));
     }
-    tell((&shown, "exported"), &target, &facts, output)
+    tell((&shown, TreeCopyDirection::Out), &target, &facts, output)
 }
 
-/// Returns the fileset as people write it.
-fn named(at: &Controlled, tree: &TreeSpec) -> String {
-    let clone = tree.clone.as_ref().map_or(String::new(), |clone| format!("@{clone}"));
-    format!("{}:{}{clone}", at.pool.display(), tree.fileset)
+fn shown_as(output: &Output) -> (WorkUnit, &'static str, &Output) {
+    (WorkUnit::Bytes("files"), "copied", output)
+}
+
+fn named(at: &ControlledPool, tree: &TreeSpec) -> String {
+    let snapshot = tree.snapshot.as_ref().map_or(String::new(), |snapshot| format!("@{snapshot}"));
+    format!("{}:{}{snapshot}", at.pool.display(), tree.fileset)
 }
 
 fn spec_of(
-    at: &Controlled,
+    at: &ControlledPool,
     argument: &Path,
     path: &Path,
-    how: &HowArgs,
-    is_archive: bool,
+    how: &TreeCopyArgs,
+    (is_archive, output): (bool, &Output),
 ) -> anyhow::Result<TreeSpec> {
     if !path.is_absolute() {
         let message = format!("--path {}: begin it with /, the fileset's root", path.display());
@@ -104,23 +140,25 @@ fn spec_of(
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = how.threads.unwrap_or((2 * processors).clamp(THREADS_MIN, THREADS_DEFAULT_MAX));
     check_threads(threads, THREADS_MAX)?;
-    let (fileset, clone) = match &at.clone {
-        Some(_) => at.named_clone(argument).map(|(fileset, clone)| (fileset, Some(clone)))?,
+    let (fileset, snapshot) = match &at.snapshot {
+        Some(_) => {
+            at.named_snapshot(argument).map(|(fileset, snapshot)| (fileset, Some(snapshot)))?
+        }
         None => (at.fileset.clone().unwrap_or_else(|| ROOT_NAME.to_owned()), None),
     };
     let path = path.as_os_str().as_bytes().to_vec();
     let verifies = how.verify || how.repair;
-    Ok(TreeSpec { fileset, clone, path, is_archive, threads, verifies, rules: how.rules() })
+    let (rules, counts_work) = (how.rules(), !matches!(output.progress(), ProgressOutput::Silent));
+    Ok(TreeSpec { fileset, snapshot, path, is_archive, threads, verifies, counts_work, rules })
 }
 
-/// Opens what is imported, and says whether it is a tar.
 fn source_of(source: &Path) -> anyhow::Result<(File, bool)> {
     if source == Path::new("-") {
         let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
         return Ok((File::from(stdin), true));
     }
     let file = File::open(source)
-        .with_context(|| format!("{}: check the path of what is imported", source.display()))?;
+        .with_context(|| format!("{}: check the path of what is copied in", source.display()))?;
     let is_archive = !file.metadata()?.is_dir();
     Ok((file, is_archive))
 }
@@ -130,19 +168,19 @@ fn is_archive(target: &Path) -> bool {
     target == Path::new("-") || (is_tar && !target.is_dir())
 }
 
-/// Refuses a source that the tree to be made is in: it would be imported into itself without end.
-fn check_apart(at: &Controlled, tree: &TreeSpec, source: &Path) -> anyhow::Result<()> {
+/// Refuses a source that contains the target, because copying it would never end.
+fn check_apart(at: &ControlledPool, tree: &TreeSpec, source: &Path) -> anyhow::Result<()> {
     if source == Path::new("-") || !source.is_dir() || !at.is_served() {
         return Ok(());
     }
-    // Of a place that cannot be looked at, whoever opens it tells why.
+    // If the source is missing, opening it reports that.
     let Ok(place) = std::fs::canonicalize(source) else { return Ok(()) };
     let of_source = id_of(&place);
     for (directory, target) in seen_at(at, tree, &place)? {
         let mut above = target.ancestors().take_while(|it| it.starts_with(&directory));
         anyhow::ensure!(
             of_source.is_none() || !above.any(|it| id_of(it) == of_source),
-            "{}: what is imported would go into it, to {}, and be imported in turn: name a \
+            "{}: what is copied in would go into it, to {}, and be copied in turn: name a \
              place outside of it with --path",
             source.display(),
             target.display()
@@ -151,15 +189,15 @@ fn check_apart(at: &Controlled, tree: &TreeSpec, source: &Path) -> anyhow::Resul
     Ok(())
 }
 
-/// Refuses a target in the tree that is exported: what is written there would be exported in turn.
-/// A clone does not change, so it may be exported into its fileset.
-fn check_outside(at: &Controlled, tree: &TreeSpec, target: &Path) -> anyhow::Result<()> {
-    if target == Path::new("-") || tree.clone.is_some() || !at.is_served() {
+/// Refuses a target inside the copied tree, because it would be copied too. A snapshot may be
+/// copied into its own fileset.
+fn check_outside(at: &ControlledPool, tree: &TreeSpec, target: &Path) -> anyhow::Result<()> {
+    if target == Path::new("-") || tree.snapshot.is_some() || !at.is_served() {
         return Ok(());
     }
     let parent = target.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let place = if target.is_dir() { target } else { parent };
-    // Of a place that cannot be looked at, whoever makes the target tells why.
+    // If the directory is missing, creating the target reports that.
     let Ok(place) = std::fs::canonicalize(place) else { return Ok(()) };
     for (_, source) in seen_at(at, tree, &place)? {
         let of_source = id_of(&source);
@@ -167,7 +205,7 @@ fn check_outside(at: &Controlled, tree: &TreeSpec, target: &Path) -> anyhow::Res
         anyhow::ensure!(
             !is_below,
             "{}: it is in the tree that is exported, {}, and would be exported into itself: name a \
-             place elsewhere, or export a clone",
+             place elsewhere, or export a snapshot",
             target.display(),
             source.display()
         );
@@ -175,10 +213,10 @@ fn check_outside(at: &Controlled, tree: &TreeSpec, target: &Path) -> anyhow::Res
     Ok(())
 }
 
-/// Returns each mount of the fileset of `tree`, and where the tree is seen there; none where
-/// `place` is on no mount.
+/// Returns each mount of the tree's fileset with the path of the tree in it. Empty if `place` is
+/// not in a mount of the fileset.
 fn seen_at(
-    at: &Controlled,
+    at: &ControlledPool,
     tree: &TreeSpec,
     place: &Path,
 ) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
@@ -189,20 +227,17 @@ fn seen_at(
     Ok(found.directories_of(&at.pool, &tree.fileset).into_iter().map(seen).collect())
 }
 
-/// Returns what tells a file from others, whatever name it goes by.
 fn id_of(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()))
 }
 
-/// Removes a target that was made and got nothing, so that it is not in the way of another try.
+/// Removes a target that was created and is still empty, so that a retry can create it.
 fn remove_empty(target: &Path) {
     let is_empty_file =
         std::fs::metadata(target).is_ok_and(|found| found.is_file() && found.len() == 0);
-    // A directory that is not empty stays.
     let _ = if is_empty_file { std::fs::remove_file(target) } else { std::fs::remove_dir(target) };
 }
 
-/// Opens what is exported to, and says whether it was made for that.
 fn target_of(target: &Path, is_archive: bool) -> anyhow::Result<(File, bool)> {
     let shown = target.display();
     if target == Path::new("-") {
@@ -233,46 +268,33 @@ fn target_of(target: &Path, is_archive: bool) -> anyhow::Result<(File, bool)> {
     Ok((opened, is_new))
 }
 
-fn ask(
-    at: &Controlled,
-    request: &Transfer,
-    file: File,
-    (what, output): (&str, &Output),
-) -> anyhow::Result<Value> {
-    let mut progress = output.progress();
-    let told = at.transfer(request, file, &mut |done, total| {
-        progress.tell(what, done, total);
-        true
-    });
-    progress.finish();
-    told
-}
-
 fn code_of(facts: &Value) -> u8 {
     if facts["failed"] == 0 { exit::DONE } else { exit::FAILED }
 }
 
 fn tell(
-    (fileset, what): (&str, &str),
+    (fileset, way): (&str, TreeCopyDirection),
     other: &str,
     facts: &Value,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let mut value = json!({ what: other, "fileset": fileset });
+    let mut value = json!({ way.key(): other, "fileset": fileset });
     if let (Some(value), Some(facts)) = (value.as_object_mut(), facts.as_object()) {
         value.extend(facts.clone());
     }
-    output.fact(&text_of((fileset, what), other, facts), &value);
+    output.fact(&text_of((fileset, way), other, facts), &value);
     Ok(code_of(facts))
 }
 
-fn text_of((fileset, what): (&str, &str), other: &str, facts: &Value) -> String {
+fn text_of((fileset, way): (&str, TreeCopyDirection), other: &str, facts: &Value) -> String {
     let of = |name: &str| facts[name].as_u64().unwrap_or(0);
-    let way = if what == "imported" { "into" } else { "from" };
+    let (other, fileset) = (printable(other), printable(fileset));
+    let (what, place) = match way {
+        TreeCopyDirection::In => (other, format!("into {fileset}")),
+        TreeCopyDirection::Out => (fileset, format!("to {other}")),
+    };
     let mut text = format!(
-        "{} is {what} {way} {}: {} files ({}), {} directories",
-        printable(other),
-        printable(fileset),
+        "{what} is copied {place}: {} files ({}), {} directories",
         of("files"),
         ByteSize(of("bytes")),
         of("directories"),

@@ -1,4 +1,4 @@
-//! `holdfast unmount`: takes a mount away and waits until its pool is closed.
+//! `holdfast unmount`: unmounts and waits until the pool is closed.
 
 mod unserved;
 
@@ -14,21 +14,20 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 
 use crate::args::UnmountArgs;
-use crate::backend::Backend;
-use crate::copies::{self, Copy};
-use crate::daemon;
-use crate::exit;
-use crate::holders;
 use crate::output::Output;
-use crate::run_directory::run_directory;
-use crate::status::{self, Answer, Found, Question, Silence};
+use crate::{daemon, exit};
+use control::wire::{WireAnswer, WireRequest};
+use server::backend::Backend;
+use server::copies::{self, NamespaceMount};
+use server::holders;
+use server::run_directory::run_directory;
+use server::status::{self, DiscoveredServer, NoAnswerReason};
 
-/// How long a server that nothing keeps may take to end before it is looked for what does.
+/// How long the server may take to end before processes that use the mount are looked for.
 const GRACE: Duration = Duration::from_millis(200);
-/// How long a mount may be busy before that is told: who only looks (`df`, a scan of all mounts)
-/// holds it for a moment.
+/// How long to retry to unmount a busy mount. A `df` or a scan of mounts makes it busy for a
+/// moment.
 const BUSY_FOR: Duration = Duration::from_secs(1);
-/// Between two tries.
 const BUSY_POLL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(
@@ -38,12 +37,12 @@ pub(crate) fn run(
 ) -> anyhow::Result<u8> {
     let shown = args.directory.display();
     let directory = absolute(&args.directory)?;
-    // Before unmounting, while it can still be asked.
-    let is_asked = |found: &Found| found.silence != Some(Silence::NotReachable);
+    // Read before the mount ends, while the server answers.
+    let is_asked = |found: &DiscoveredServer| found.silence != Some(NoAnswerReason::NotReachable);
     let found = status::find_now(&directory)?.filter(|it| it.is_on(&directory) && is_asked(it));
     let silence = found.as_ref().and_then(|found| found.silence);
     let entry = mount_at(&args.directory, &directory, found.as_ref())?;
-    if silence == Some(Silence::Gone) {
+    if silence == Some(NoAnswerReason::Gone) {
         mountpoint::detach(&directory).with_context(|| format!("cannot detach {shown}"))?;
         let text = format!("{shown}: detached a mount whose server died");
         let facts = json!({ "unmounted": directory.to_string_lossy(), "was_dead": true });
@@ -56,20 +55,18 @@ pub(crate) fn run(
     }
 }
 
-/// Unmounts what a server serves that answers, or that the kernel knows.
 fn served(
     args: &UnmountArgs,
     directory: &Path,
-    (found, entry): (Option<Found>, Option<MountEntry>),
+    (found, entry): (Option<DiscoveredServer>, Option<MountEntry>),
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
     let shown = args.directory.display();
     let silence = found.as_ref().and_then(|found| found.silence);
-    // By a descriptor, because a number may come to mean another process.
-    let pid = found.as_ref().and_then(Found::pid).and_then(Pid::from_raw);
+    let pid = found.as_ref().and_then(DiscoveredServer::pid).and_then(Pid::from_raw);
     let server = pid.and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
-    let mount = Mount::of(entry.as_ref(), found.as_ref(), directory);
+    let mount = MountIdentity::of(entry.as_ref(), found.as_ref(), directory);
     let is_synced = entry.is_some() && silence.is_none() && sync_within(directory, args.timeout)?;
     let mut cut_off = Vec::new();
     if args.force {
@@ -84,7 +81,7 @@ fn served(
             && !has_ended(&server, GRACE)?
             && !is_let_go()
         {
-            // A mount that was not busy is gone, and its number may be another's by now.
+            // Without `--lazy` the mount is gone, so its mount ID may have been reused.
             let detached = entry.as_ref().filter(|_| args.lazy).map(|entry| entry.id);
             cut_off = cut_off_unused(mount, detached).with_context(|| {
                 let synced = if is_synced { ", and what was written is synced" } else { "" };
@@ -114,11 +111,10 @@ fn served(
     Ok(exit::DONE)
 }
 
-/// Says that it is done; `stays` is why the pool stays open, if it does.
 fn report(
     args: &UnmountArgs,
     directory: &Path,
-    (cut_off, stays): (&[Copy], Option<&str>),
+    (cut_off, stays): (&[NamespaceMount], Option<&str>),
     output: &Output,
 ) {
     let facts = json!({
@@ -137,7 +133,6 @@ fn report(
     output.fact(&text, &facts);
 }
 
-/// Returns why `--force` cuts nothing off.
 fn refused(args: &UnmountArgs, cause: &str) -> anyhow::Error {
     let shown = args.directory.display();
     anyhow::anyhow!(
@@ -146,43 +141,43 @@ fn refused(args: &UnmountArgs, cause: &str) -> anyhow::Error {
     )
 }
 
-/// Returns what a server says whose pool stays open without one of its mounts; `None`: nothing, or
-/// it has no other.
-fn still_served(socket: &Path) -> Option<Found> {
-    let Ok(Answer::Status(status)) = status::ask(socket, &Question::Status) else { return None };
-    let found = Found { status, socket: socket.to_owned(), silence: None };
+fn still_served(socket: &Path) -> Option<DiscoveredServer> {
+    let Ok(WireAnswer::Status(status)) = status::ask(socket, &WireRequest::Status) else {
+        return None;
+    };
+    let found = DiscoveredServer { status, socket: socket.to_owned(), silence: None };
     let lasts = found.status["server"]["lasts"] == true || !found.mounts().is_empty();
     Some(found).filter(|_| lasts)
 }
 
-/// Whether the server has let go of the mount on `directory`, and goes on without it: one that does
-/// not closes the pool, and is waited for.
+/// Whether the server has released the mount and goes on. If not, it is closing the pool.
 fn is_let_go(socket: &Path, directory: &Path) -> bool {
     still_served(socket).is_some_and(|found| !found.is_on(directory))
 }
 
-/// What the kernel calls a mount of ours, wherever it is.
-struct Mount {
-    /// `major:minor`. Another mount may have it when this one is gone.
+/// How the kernel identifies a mount in every namespace.
+struct MountIdentity {
+    /// `major:minor`. It may be reused when the mount is gone.
     device: String,
     source: String,
-    /// Whether its server goes on with it, although no table may have it any more.
+    /// Whether only the server reports the mount, and the mount table does not.
     is_served: bool,
 }
 
-impl Mount {
-    /// Takes what the table of mounts says, or where it is there no more its server: of exactly
-    /// this directory. Else returns why nothing is known that may be believed.
+impl MountIdentity {
+    /// Identifies the mount on exactly `directory` by the mount table, or else by the server.
     fn of(
         entry: Option<&MountEntry>,
-        found: Option<&Found>,
+        found: Option<&DiscoveredServer>,
         directory: &Path,
-    ) -> Result<Mount, &'static str> {
+    ) -> Result<MountIdentity, &'static str> {
         match (entry, found) {
-            (Some(MountEntry { device, source, .. }), _) => {
-                Ok(Mount { device: device.clone(), source: source.clone(), is_served: false })
-            }
-            (None, Some(found)) => Ok(Mount {
+            (Some(MountEntry { device, source, .. }), _) => Ok(MountIdentity {
+                device: device.clone(),
+                source: source.clone(),
+                is_served: false,
+            }),
+            (None, Some(found)) => Ok(MountIdentity {
                 device: found.device_on(directory)?,
                 source: found.text("pool").to_owned(),
                 is_served: true,
@@ -191,11 +186,10 @@ impl Mount {
         }
     }
 
-    fn copies(&self) -> Vec<Copy> {
+    fn copies(&self) -> Vec<NamespaceMount> {
         copies::of(&self.device, &self.source)
     }
 
-    /// Ends the connection.
     fn abort(&self) -> anyhow::Result<()> {
         let scratch = run_directory()?.join(format!("connections-{}", std::process::id()));
         mountpoint::abort(&self.device, &scratch)
@@ -203,12 +197,11 @@ impl Mount {
     }
 }
 
-/// Cuts off whoever uses a mount, and takes it away where that can be done; returns the copies that
-/// are left, in other namespaces.
-fn force(mount: &Mount) -> anyhow::Result<Vec<Copy>> {
+/// Ends the connection, and detaches the copies of the mount in this namespace. Returns those in
+/// other namespaces.
+fn force(mount: &MountIdentity) -> anyhow::Result<Vec<NamespaceMount>> {
     let copies = mount.copies();
-    // While it is mounted somewhere, or a server has just said that it goes on, its number is its
-    // own.
+    // A mounted copy, or the server's report, proves that the device number belongs to this mount.
     if mount.is_served || !copies.is_empty() {
         mount.abort()?;
     }
@@ -219,9 +212,12 @@ fn force(mount: &Mount) -> anyhow::Result<Vec<Copy>> {
     Ok(copies.into_iter().filter(|copy| !copy.is_here).collect())
 }
 
-/// Ends the connection of a mount that was taken away here and is kept by copies elsewhere that
-/// nobody uses, and returns them. Others are told, and left alone.
-fn cut_off_unused(mount: &Mount, detached: Option<u64>) -> anyhow::Result<Vec<Copy>> {
+/// Ends the connection if only unused copies of the mount in other namespaces are left. Returns
+/// these. Fails if a copy is in use.
+fn cut_off_unused(
+    mount: &MountIdentity,
+    detached: Option<u64>,
+) -> anyhow::Result<Vec<NamespaceMount>> {
     let copies = mount.copies();
     if copies.is_empty() {
         return Ok(copies);
@@ -231,27 +227,25 @@ fn cut_off_unused(mount: &Mount, detached: Option<u64>) -> anyhow::Result<Vec<Co
         mount.abort()?;
         return Ok(copies);
     }
-    let places: Vec<String> = copies.iter().map(Copy::text).collect();
+    let places: Vec<String> = copies.iter().map(NamespaceMount::text).collect();
     let users: Vec<String> = users.into_iter().map(holders::process).collect();
     let used = if users.is_empty() { String::new() } else { users.join(", ") + " uses it: " };
     anyhow::bail!(
-        "it is still mounted on {}; {used}end what uses it, or `holdfast unmount --force` and the \
-         same directory cuts it off",
+        "it is still mounted on {}; {used}end what uses it, or `holdfast unmount DIRECTORY \
+         --force` cuts it off",
         places.join(", ")
     )
 }
 
-/// Has what the kernel holds of a mount written to its server, and committed there, whoever else
-/// keeps the mount. A
-/// server that answers here may still not answer there, so it is waited for by another thread.
-/// Returns whether that was done.
+/// Writes back the kernel's dirty pages and makes the server commit. Runs in a thread, because the
+/// call may hang. Returns whether it succeeded within `timeout`.
 fn sync_within(directory: &Path, timeout: Duration) -> anyhow::Result<bool> {
     let (tell, told) = std::sync::mpsc::channel();
     let directory = directory.to_owned();
     std::thread::Builder::new().name("sync".to_owned()).spawn(move || {
         let opened = std::fs::File::open(&directory);
         let is_synced = opened.is_ok_and(|opened| {
-            // A pool that refuses changes has none to lose.
+            // With a read-only pool there is nothing to lose.
             let is_read_only =
                 |error: std::io::Error| error.kind() == ErrorKind::ReadOnlyFilesystem;
             rustix::fs::syncfs(&opened).is_ok()
@@ -262,7 +256,7 @@ fn sync_within(directory: &Path, timeout: Duration) -> anyhow::Result<bool> {
     Ok(told.recv_timeout(timeout).unwrap_or(false))
 }
 
-/// Returns the absolute path of a directory, without looking at what may be mounted there.
+/// Returns the absolute path, without a lookup in the mount, which may hang.
 fn absolute(directory: &Path) -> anyhow::Result<PathBuf> {
     let shown = directory.display();
     match mountpoint::absolute(directory) {
@@ -273,12 +267,11 @@ fn absolute(directory: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Returns the mount of ours on `path`; `None`: it was taken away from here and its server goes on.
-/// Asks the table of mounts and not the mount, whose server may never answer.
+/// Returns the Holdfast mount on `path` from the mount table. `None` if only the server reports it.
 fn mount_at(
     given: &Path,
     path: &Path,
-    found: Option<&Found>,
+    found: Option<&DiscoveredServer>,
 ) -> anyhow::Result<Option<MountEntry>> {
     let shown = given.display();
     match mountpoint::mounted_on(path)? {
@@ -317,15 +310,13 @@ fn take_away(directory: &Path, args: &UnmountArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Returns whether the server has ended within `time`.
 fn has_ended(server: &impl AsFd, time: Duration) -> anyhow::Result<bool> {
     let timeout = Timespec::try_from(time).context("--timeout is too long")?;
     Ok(poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&timeout))? > 0)
 }
 
-/// Waits until the server has ended, or has let go of the mount, or has said its last words: past
-/// these it does nothing, and
-/// may be kept by a call to its device that the kernel does not give back.
+/// Waits until the server has ended, has released the mount, or has recorded the error of a failed
+/// close. After such an error, a device request may still keep the process from ending.
 fn wait_for_end(
     server: &impl AsFd,
     timeout: Duration,

@@ -4,16 +4,17 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
-use cli::backend::{
-    Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
-    ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions, OpenPool, ProveOptions,
-    ProveReport, TortureFinding, TortureOptions, TortureReport,
-};
-use cli::control::{Answer, Peer, Request};
-use cli::transfer::{OnBytes, Transfer};
-use engine::vnode::api::{FileSystem, FilesetUuid};
+use control::wire::ExplainStep;
+use control::{Answer, Request, Transfer};
+use engine::api::{FileSystem, FilesetUuid};
 use format::fileset::{FilesetName, NamePart};
 use serde_json::{Value, json};
+use server::backend::{
+    Backend, BackendCreateOptions, BackendError, BackendOpenOptions, CheckReport, CreateReport,
+    DefectReport, DumpReport, ExplainTarget, MemberSearchOptions, OnProgress, OpenPool,
+};
+use server::peer::Peer;
+use server::transfer::OnTransfer;
 
 use crate::memory_fs::MemoryFs;
 
@@ -25,14 +26,12 @@ pub(crate) const DAMAGED_POOL: &str = "a damaged pool";
 pub(crate) const CLOSED_POOL: &str = "a pool, closed";
 /// What a pool says whose device fails when it is closed.
 pub(crate) const FAILING_POOL: &str = "a pool, on a bad device";
-/// The seed that torture finds something with.
-pub(crate) const BAD_SEED: u64 = 13;
 
 pub(crate) struct FakeBackend;
 
 struct FakePool {
     fs: Arc<MemoryFs>,
-    options: OpenOptions,
+    options: BackendOpenOptions,
 }
 
 impl OpenPool for FakePool {
@@ -78,7 +77,7 @@ impl OpenPool for FakePool {
         _peer: Peer,
         _file: &mut File,
         _fronts: Option<Arc<dyn FileSystem>>,
-        _progress: OnBytes<'_>,
+        _progress: OnTransfer<'_>,
     ) -> Result<Value, BackendError> {
         let cause = format!("it has no filesets: {request:?}");
         Err(BackendError::Failed { device: self.options.device.clone(), cause })
@@ -106,7 +105,7 @@ fn read(device: &Path) -> Result<String, BackendError> {
 }
 
 impl Backend for FakeBackend {
-    fn create(&self, options: &CreateOptions) -> Result<CreateReport, BackendError> {
+    fn create(&self, options: &BackendCreateOptions) -> Result<CreateReport, BackendError> {
         fs::write(&options.devices[0], POOL).expect("the test's own file");
         Ok(CreateReport {
             pool_id: "0".repeat(32),
@@ -121,7 +120,7 @@ impl Backend for FakeBackend {
         })
     }
 
-    fn open(&self, options: &OpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
+    fn open(&self, options: &BackendOpenOptions) -> Result<Arc<dyn OpenPool>, BackendError> {
         read(&options.device)?;
         Ok(Arc::new(FakePool { fs: Arc::new(MemoryFs::new()), options: options.clone() }))
     }
@@ -133,7 +132,7 @@ impl Backend for FakeBackend {
     fn check(
         &self,
         device: &Path,
-        _members: &Members,
+        _members: &MemberSearchOptions,
         memory_bytes_max: u64,
         progress: OnProgress<'_>,
     ) -> Result<CheckReport, BackendError> {
@@ -153,7 +152,7 @@ impl Backend for FakeBackend {
     fn dump(
         &self,
         device: &Path,
-        _members: &Members,
+        _members: &MemberSearchOptions,
         what: &str,
     ) -> Result<DumpReport, BackendError> {
         let text = format!("{what}: {}", read(device)?);
@@ -163,36 +162,11 @@ impl Backend for FakeBackend {
     fn explain(
         &self,
         device: &Path,
-        _members: &Members,
+        _members: &MemberSearchOptions,
         target: &ExplainTarget,
     ) -> Result<Vec<ExplainStep>, BackendError> {
         read(device)?;
         let step = ExplainStep { layer: "target".to_owned(), fact: format!("{target:?}") };
         Ok(vec![step])
-    }
-
-    fn torture(
-        &self,
-        options: &TortureOptions,
-        progress: OnProgress<'_>,
-    ) -> Result<TortureReport, BackendError> {
-        let TortureOptions { seed_first, seed_count, .. } = *options;
-        let mut report = TortureReport { seeds: seed_count, ..TortureReport::default() };
-        for seed in seed_first..seed_first + seed_count {
-            progress("seeds", seed - seed_first + 1, seed_count);
-            if seed == BAD_SEED {
-                report.findings.push(TortureFinding { seed, message: "lost a file".to_owned() });
-            }
-        }
-        Ok(report)
-    }
-
-    fn prove(
-        &self,
-        options: &ProveOptions,
-        progress: OnProgress<'_>,
-    ) -> Result<ProveReport, BackendError> {
-        progress("workloads", 1, 1);
-        Ok(ProveReport { bound: options.bound, workloads: 1, ..ProveReport::default() })
     }
 }

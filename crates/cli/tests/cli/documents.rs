@@ -1,12 +1,15 @@
-//! What README and OPERATIONS say of the program: commands, options and exit codes exist.
+//! What the documents say of the program: commands, options and exit codes exist, and the commands
+//! run.
+
+mod run;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::program::holdfast;
 
-/// Options in the documents that are those of other programs.
-const FOREIGN_OPTIONS: [&str; 9] = [
+/// Options in OPERATIONS that are those of other programs, `holdfast-lab` among them.
+const FOREIGN_OPTIONS: [&str; 15] = [
     "--release",
     "--device=/dev/fuse",
     "--cap-add",
@@ -16,6 +19,23 @@ const FOREIGN_OPTIONS: [&str; 9] = [
     "--locked",
     "--setrw",
     "--offline",
+    "--now",
+    "--seeds",
+    "--against",
+    "--rounds",
+    "--out",
+    "--mix",
+];
+
+/// Documents whose command lines are tried against the help.
+const WITH_COMMANDS: [&str; 7] = [
+    "README.md",
+    "docs/OPERATIONS.md",
+    "docs/NAS.md",
+    "docs/FROM-ZFS.md",
+    "docs/UPGRADES.md",
+    "docs/TESTING.md",
+    "docs/CHECK.md",
 ];
 
 fn document(path: &str) -> String {
@@ -60,7 +80,7 @@ fn the_demo_is_built_by_its_own_profile() {
 fn commands_and_options_in_the_documents_exist() {
     let commands = commands();
     let mut count = 0;
-    for path in ["README.md", "docs/OPERATIONS.md", "docs/TESTING.md", "docs/CHECK.md"] {
+    for path in WITH_COMMANDS {
         for words in invocations(&document(path)) {
             let Some((command, rest)) = words.split_first() else { continue };
             if *command == "COMMAND" || command.starts_with("--") {
@@ -68,8 +88,13 @@ fn commands_and_options_in_the_documents_exist() {
             }
             assert!(commands.contains(*command), "{path}: holdfast {command} is no command");
             let help = holdfast(&[command, "--help"]).expect(0).stdout();
+            // The second word may be a command of the first, with options of its own.
+            let act = rest.first().filter(|word| !word.starts_with('-'));
+            let help_of_act =
+                || act.map_or(String::new(), |act| holdfast(&[command, act, "--help"]).stdout());
             for option in rest.iter().filter(|word| word.starts_with("--")) {
-                assert!(help.contains(option), "{path}: {command} has no option {option}");
+                let is_there = help.contains(option) || help_of_act().contains(option);
+                assert!(is_there, "{path}: {command} has no option {option}");
                 count += 1;
             }
         }
@@ -90,10 +115,12 @@ fn options_that_are_explained_exist() {
         }
     }
     let help = holdfast(&["mount", "--help"]).expect(0).stdout();
-    let words = help.split_whitespace().map(|word| word.trim_end_matches([',', '.', ']']));
+    let bare =
+        |word: &'_ str| word.split(['[', ',', '.', ']']).next().unwrap_or_default().to_owned();
+    let words = help.split_whitespace().map(bare);
     for option in words.filter(|word| word.starts_with("--")) {
-        let is_general = ["--json", "--help", "--options"].contains(&option);
-        assert!(is_general || text.contains(option), "OPERATIONS does not explain {option}");
+        let is_general = ["--json", "--help", "--options"].contains(&&*option);
+        assert!(is_general || text.contains(&option), "OPERATIONS does not explain {option}");
     }
 }
 

@@ -1,7 +1,7 @@
-//! The program, run as a process, on a backend of the tests' own.
+//! The program, run as a process, on a backend of the tests' own; the commands of the documents, on
+//! real pools.
 
 mod backend;
-mod bench;
 mod documents;
 #[path = "../../../front/tests/front/memory_fs.rs"]
 #[allow(dead_code)]

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode, SetAttr};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, FsError, NewInode, SetAttr};
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use front::fuse::{MountOptions, MountedSession, mount};
 use runtime::clock::SystemClock;
 use runtime::prng::Prng;
@@ -50,9 +50,9 @@ impl Both {
     fn new(name: &str) -> Both {
         let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
         let clock = Arc::new(SystemClock::new());
-        let create = CreateOptions::new(POOL_BYTES, [7; 64]);
+        let create = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
         Pool::create(&device, clock.as_ref(), &create).expect("a pool fits");
-        let pool = Pool::open(device, clock, OpenOptions::default()).expect("a new pool opens");
+        let pool = Pool::open(device, clock, PoolOpenOptions::default()).expect("a new pool opens");
         let pool = Arc::new(pool);
         let path = std::env::temp_dir().join(format!("holdfast-{name}-{}", std::process::id()));
         fs::create_dir(&path).expect("the name is new");

@@ -30,7 +30,7 @@ fn a_mounted_mirror_gets_a_device_and_loses_others() {
     write(&mounted.path("before"), &[7; 300_000]);
 
     let (is_added, refusal) = told(&mounted, &["device", "add", &directory, &third]);
-    assert!(!is_added && refusal.contains("device add --mirror OLD"), "{refusal}");
+    assert!(!is_added && refusal.contains("--mirror OLD"), "{refusal}");
     let add = ["device", "add", &directory, &third, "--mirror"];
     let (is_added, refusal) = told(&mounted, &[&add[..], &["9"]].concat());
     assert!(!is_added && refusal.contains("no device 9"), "{refusal}");
@@ -47,7 +47,8 @@ fn a_mounted_mirror_gets_a_device_and_loses_others() {
     let (_, said) = told(&mounted, &["device", "remove", &directory, &first]);
     assert!(said.contains("a mirror of 2"), "{said}");
     let (_, list) = told(&mounted, &["device", "list", &directory]);
-    assert!(!list.contains(&first) && list.starts_with('1'), "{list}");
+    let slots: Vec<_> = list.lines().map(|row| row.split_whitespace().nth(1)).collect();
+    assert!(!list.contains(&first) && slots == [Some("SLOT"), Some("1"), Some("2")], "{list}");
     let (is_pool, _) = told(&mounted, &["check", &first]);
     assert!(!is_pool, "its label is off");
     fs::remove_file(&first).expect("nobody has it");
@@ -132,7 +133,7 @@ fn a_mounted_raid5_gets_a_device() {
     mounted.unmount();
 }
 
-/// Goal: a mounted raid5 with clones loses a device, of which nobody has anything then, and has
+/// Goal: a mounted raid5 with snapshots loses a device, of which nobody has anything then, and has
 /// less room; any other can be lost afterwards.
 #[test]
 fn a_mounted_raid5_loses_a_device() {
@@ -151,7 +152,7 @@ fn a_mounted_raid5_loses_a_device() {
         for name in 0..100_u8 {
             write(&mounted.path(&format!("{round}/f{name}")), &vec![name; 3_000_000]);
         }
-        mounted.holdfast(&["clone", "create", &format!("{directory}:root@{round}")]);
+        mounted.holdfast(&["snapshot", "create", &format!("{directory}:root@{round}")]);
     }
     fs::remove_dir_all(mounted.path("old")).expect("it is there");
     let room =
@@ -161,11 +162,11 @@ fn a_mounted_raid5_loses_a_device() {
     let (is_removed, refusal) = told(&mounted, &remove);
     assert!(!is_removed && refusal.contains("does not fit"), "{refusal}");
     assert_eq!(room(&mounted), before);
-    for clone in ["old", "new"] {
-        let clone = format!("{directory}:root@{clone}");
-        mounted.holdfast(&["clone", "delete", &clone, "--wait"]);
+    for snapshot in ["old", "new"] {
+        let snapshot = format!("{directory}:root@{snapshot}");
+        mounted.holdfast(&["snapshot", "delete", &snapshot, "--wait"]);
     }
-    mounted.holdfast(&["clone", "create", &format!("{directory}:root@now")]);
+    mounted.holdfast(&["snapshot", "create", &format!("{directory}:root@now")]);
     let removed = told(&mounted, &remove);
     assert!(removed.0 && removed.1.contains("of no pool any more"), "{}", removed.1);
     let after = room(&mounted);

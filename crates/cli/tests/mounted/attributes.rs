@@ -7,13 +7,12 @@
 //! look that is forced hides what was stale.
 
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
+use std::{io, thread};
 
 use runtime::prng::Prng;
 use rustix::fs::{

@@ -3,11 +3,10 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr;
+use std::{io, ptr};
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

@@ -11,10 +11,10 @@ use crate::HOLDFAST;
 const MIB: u64 = 1 << 20;
 
 /// A directory of a test's own.
-struct Place(PathBuf);
+pub(crate) struct Place(PathBuf);
 
 impl Place {
-    fn new() -> Place {
+    pub(crate) fn new() -> Place {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("holdfast-create-{}-{number}", std::process::id());
@@ -23,7 +23,7 @@ impl Place {
         Place(path)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
@@ -32,13 +32,15 @@ impl Place {
             .args(arguments)
             .current_dir(&self.0)
             .env("HOLDFAST_RUN_DIR", &self.0)
+            // Disks of other tests may be in /dev.
+            .env("HOLDFAST_SCAN", ".")
             .output()
             .expect("the program can be started")
     }
 
     /// Runs a command that exits with `code`; returns what it says.
     #[track_caller]
-    fn told(&self, arguments: &[&str], code: i32) -> String {
+    pub(crate) fn told(&self, arguments: &[&str], code: i32) -> String {
         let output = self.run(arguments);
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -70,7 +72,7 @@ impl State {
 #[test]
 fn a_refused_create_leaves_everything_as_it_was() {
     let place = Place::new();
-    place.told(&["create", "pool.hf", "--size", "16M", "--label", "precious"], 0);
+    place.told(&["create", "pool.hf", "--size", "16M", "--name", "precious"], 0);
     std::os::unix::fs::symlink("pool.hf", place.path("link")).expect("the name is new");
     let before = State::of(&place.path("pool.hf"));
     for (options, code) in [
@@ -106,7 +108,7 @@ fn a_refused_create_leaves_everything_as_it_was() {
 #[test]
 fn a_refused_create_of_several_groups_cuts_no_file() {
     let place = Place::new();
-    place.told(&["create", "a", "--size", "96M", "--label", "precious"], 0);
+    place.told(&["create", "a", "--size", "96M", "--name", "precious"], 0);
     let before = State::of(&place.path("a"));
     let groups = ["mirror:a,b=metadata,journal", "raid5:c,d,e=data", "raid5:f,g,h,i=data"];
     let mut arguments = vec!["create", "--force", "--size", "64M", "--fragment", "1K"];

@@ -105,7 +105,7 @@ fn a_device_that_comes_back_is_told_by_what_it_has() {
     mounted.holdfast(&["check", &first]);
 }
 
-/// Goal: a device that failed can be made anew in its own place, by one command, though it was open
+/// Goal: a device that failed can be rebuilt in its own place, by one command, though it was open
 /// and data is being written; without `--force` what it has stays, and it comes back.
 #[test]
 fn a_device_that_failed_is_replaced_by_itself() {

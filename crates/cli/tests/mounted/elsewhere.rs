@@ -25,7 +25,7 @@ fn each_command_that_opens_a_pool_takes_a_member_from_elsewhere() {
     mounted.holdfast(&["mount", &pool, &directory, "--daemon"]);
     mounted.holdfast(&["placement", "set", &directory, "/", "1"]);
     write(&mounted.path("file"), &[7; 1 << 20]);
-    mounted.holdfast(&["clone", "create", &format!("{pool}:root@monday")]);
+    mounted.holdfast(&["snapshot", "create", &format!("{pool}:root@monday")]);
     mounted.unmount();
     // What opens the pool to change it notes where its members are: each finds it anew.
     let mut far = other;
@@ -41,7 +41,7 @@ fn each_command_that_opens_a_pool_takes_a_member_from_elsewhere() {
         (output.status.success(), String::from_utf8_lossy(&text).into_owned())
     };
     let root = format!("{pool}:root");
-    let [clone, later] = ["monday", "later"].map(|name| format!("{root}@{name}"));
+    let [snapshot, later] = ["monday", "later"].map(|name| format!("{root}@{name}"));
     let (home, spare) = (format!("{pool}:home"), mounted.text("spare"));
     let (missing, foreign) = (mounted.text("nowhere"), mounted.text("pool.hf"));
     let commands: [&[&str]; 16] = [
@@ -51,13 +51,13 @@ fn each_command_that_opens_a_pool_takes_a_member_from_elsewhere() {
         &["scrub", &pool, "--wait"],
         &["fileset", "list", &pool],
         &["fileset", "create", &home],
-        &["clone", "list", &root],
-        &["clone", "create", &later],
+        &["snapshot", "list", &root],
+        &["snapshot", "create", &later],
         &["quota", "report", &root],
         &["placement", "show", &root, "/file"],
-        &["diff", &clone, &later],
-        &["send", &clone],
-        &["export-tree", &pool, &tree],
+        &["diff", &snapshot, &later],
+        &["send", &snapshot],
+        &["copy-out", &pool, &tree],
         &["check", &pool],
         &["dump", &pool, "journal"],
         &["explain", "--pool", &pool, "/file"],

@@ -21,6 +21,7 @@ mod growth;
 mod handles;
 mod hung;
 mod journal;
+mod lists;
 mod locks;
 mod mount;
 mod moving;
@@ -28,6 +29,7 @@ mod names;
 mod numbers;
 mod options;
 mod packaged;
+mod pools;
 mod quota;
 mod roles;
 mod serve;
@@ -93,6 +95,8 @@ impl Mounted {
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(HOLDFAST);
         command.args(arguments).env("HOLDFAST_RUN_DIR", &self.work);
+        // Disks of other tests may be in /dev.
+        command.env("HOLDFAST_SCAN", &self.work);
         command.output().expect("the program can be started")
     }
 

@@ -38,7 +38,7 @@ impl Both {
             both.does(&format!("create {pool} --size 128M"));
         }
         both.does("fileset create one.hf:a");
-        both.does("import from one.hf:a");
+        both.does("copy-in from one.hf:a");
         both
     }
 
@@ -110,7 +110,7 @@ impl Both {
         let out = self.work.join("out");
         drop(fs::remove_dir_all(&out));
         fs::create_dir(&out).expect("the name is free");
-        self.does(&format!("export-tree {pool}:a out"));
+        self.does(&format!("copy-out {pool}:a out"));
         for number in 0..FILES {
             let read =
                 |at: &Path| fs::read(at.join(format!("below/{number}"))).expect("it is there");

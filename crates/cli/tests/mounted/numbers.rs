@@ -24,7 +24,7 @@ fn numbers(root: &Path) -> BTreeMap<String, u64> {
 }
 
 /// Goal: whatever fileset is mounted has numbers below 2^32, and so has a snapshot of it: those of
-/// the fileset, each time. What is below `.clones` has numbers that nothing in the mount has.
+/// the fileset, each time. What is below `.snapshots` has numbers that nothing in the mount has.
 #[test]
 fn a_snapshot_shows_the_numbers_of_its_fileset() {
     if !can_mount("a_snapshot_shows_the_numbers_of_its_fileset") {
@@ -47,17 +47,17 @@ fn a_snapshot_shows_the_numbers_of_its_fileset() {
         let own = numbers(&mounted.root());
         assert!(own.values().all(|number| u32::try_from(*number).is_ok()), "{own:?}");
         for night in ["monday", "tuesday"] {
-            let clone = format!("{fileset}@{night}");
-            mounted.holdfast(&["clone", "create", &clone]);
-            mounted.holdfast(&["mount", &clone, &at]);
-            assert_eq!(numbers(&directory.0), own, "{clone}");
-            let below = numbers(&mounted.path(&format!(".clones/{night}")));
+            let snapshot = format!("{fileset}@{night}");
+            mounted.holdfast(&["snapshot", "create", &snapshot]);
+            mounted.holdfast(&["mount", &snapshot, &at]);
+            assert_eq!(numbers(&directory.0), own, "{snapshot}");
+            let below = numbers(&mounted.path(&format!(".snapshots/{night}")));
             let is_other = |number: &u64| u32::try_from(*number).is_err();
             assert!(below.len() == own.len() && below.values().all(is_other), "{below:?}");
             // What a number means is found again.
             mounted.holdfast(&["explain", &mounted.text("other/7")]);
             mounted.holdfast(&["explain", &mounted.text("mnt/7")]);
-            mounted.holdfast(&["explain", &mounted.text(&format!("mnt/.clones/{night}/7"))]);
+            mounted.holdfast(&["explain", &mounted.text(&format!("mnt/.snapshots/{night}/7"))]);
             mounted.holdfast(&["unmount", &at]);
         }
         mounted.unmount();
@@ -74,7 +74,7 @@ fn inode32_refuses_what_does_not_fit() {
         return;
     }
     let mounted = Mounted::with(&["-o", "inode32"]);
-    mounted.holdfast(&["clone", "create", &format!("{}:root@c", mounted.text("pool.hf"))]);
+    mounted.holdfast(&["snapshot", "create", &format!("{}:root@c", mounted.text("pool.hf"))]);
     for name in 0..3000 {
         write(&mounted.path(&name.to_string()), b"");
     }
@@ -92,8 +92,8 @@ fn inode32_refuses_what_does_not_fit() {
     }
     assert_eq!(count, 3002, "`.` and `..` too");
     drop(root);
-    assert_eq!(errno(mounted.path(".clones/c/1").metadata()), Errno::OVERFLOW.raw_os_error());
+    assert_eq!(errno(mounted.path(".snapshots/c/1").metadata()), Errno::OVERFLOW.raw_os_error());
     mounted.remount(&[]);
-    mounted.path(".clones/c").metadata().expect("it has a number of more bits");
+    mounted.path(".snapshots/c").metadata().expect("it has a number of more bits");
     mounted.finish();
 }

@@ -187,7 +187,7 @@ fn mount_knows_what_is_mounted() {
     let (pool, work) = (mounted.text("pool.hf"), mounted.work.display());
     let a = format!("{pool}:a");
     mounted.holdfast(&["fileset", "create", &a]);
-    mounted.holdfast(&["clone", "create", &format!("{a}@c")]);
+    mounted.holdfast(&["snapshot", "create", &format!("{a}@c")]);
     mounted.unmount();
     for source in [&*pool, &a, &format!("{a}@c")] {
         let script = format!(

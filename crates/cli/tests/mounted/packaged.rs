@@ -185,3 +185,43 @@ fn a_line_of_fstab_mounts_a_pool() {
     mounted.mount(&[]);
     mounted.finish();
 }
+
+/// Goal: completion gives the names of a mounted pool, and nothing of a closed one. Method: the
+/// script for bash, given words that bash splits at `:` and `@`.
+#[test]
+fn names_of_a_mounted_pool_are_completed() {
+    if !can_mount("names_of_a_mounted_pool_are_completed") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (pool, pages) = (mounted.text("pool.hf"), mounted.text("pages"));
+    mounted.holdfast(&["generate", &pages]);
+    mounted.holdfast(&["fileset", "create", &format!("{pool}:home")]);
+    mounted.holdfast(&["snapshot", "create", &format!("{pool}:home@monday")]);
+    let completed = |line: &str, part: &str| {
+        let script = "source $1/holdfast.bash; COMP_LINE=$2 COMP_POINT=${#2}; \
+                      COMP_WORDS=(holdfast fileset list x) COMP_CWORD=3; \
+                      _holdfast_names holdfast \"$3\" list; printf '%s\\n' \"${COMPREPLY[@]}\"";
+        let directory = Path::new(HOLDFAST).parent().expect("a program is in a directory");
+        let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default());
+        let mut command = Command::new("bash");
+        command.args(["-c", script, "bash", &pages, line, part]).env("PATH", path);
+        let output = command.env("HOLDFAST_RUN_DIR", &mounted.work).output().expect("bash");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    for (line, part, names) in [
+        (format!("holdfast fileset list {pool}:ho"), "ho", "home"),
+        (format!("holdfast snapshot list {pool}:home@m"), "m", "monday"),
+        (format!("holdfast fileset list {pool}:nothing"), "nothing", ""),
+        (format!("holdfast device fail {pool} "), "", &*pool),
+        ("holdfast scrub ".to_owned(), "", &*pool),
+    ] {
+        let all = completed(&line, part);
+        assert!(all == names || all.lines().any(|it| it == names), "{line}: {all}");
+    }
+    mounted.unmount();
+    let line = format!("holdfast fileset list {pool}:ho");
+    assert_eq!(completed(&line, "ho"), "", "no pool is opened");
+    mounted.mount(&[]);
+    mounted.finish();
+}

@@ -59,7 +59,7 @@ fn mounts_of_one_pool_have_one_server() {
         (mounted.text("pool.hf"), mounted.text("mnt"), mounted.text("other"));
     let named = |name: &str| format!("{pool}:{name}");
     mounted.holdfast(&["fileset", "create", &named("a")]);
-    mounted.holdfast(&["clone", "create", &named("root@monday")]);
+    mounted.holdfast(&["snapshot", "create", &named("root@monday")]);
     let (is_done, text) = told(&mounted, &["mount", &named("a"), &second]);
     assert!(is_done && text.contains("serves it"), "{text}");
     write(&mounted.path("of-root"), b"root");
@@ -71,7 +71,7 @@ fn mounts_of_one_pool_have_one_server() {
     assert_eq!(filesets, [Some("root"), Some("a")]);
     assert_eq!(facts, status_without_counts(&mounted, &second, &facts));
     let (_, text) = told(&mounted, &["status"]);
-    assert!(text.contains(&format!("also: {pool}:a on {second}")), "{text}");
+    assert!(text.contains(&format!("also: pool:a on {second}")), "{text}");
     let (is_done, text) = told(&mounted, &["explain", &mounted.text("other/of-a")]);
     assert!(is_done && text.contains("a (fileset:") && text.contains("of-a"), "{text}");
 
@@ -88,7 +88,7 @@ fn mounts_of_one_pool_have_one_server() {
     assert!(fs::read_dir(&third).expect("nothing is mounted there").next().is_none());
     mounted.holdfast(&["mount", &named("root@monday"), &third, "-o", "ro"]);
     assert!(!Path::new(&third).join("of-root").exists());
-    assert!(fs::write(Path::new(&third).join("x"), b"x").is_err(), "a clone is read-only");
+    assert!(fs::write(Path::new(&third).join("x"), b"x").is_err(), "a snapshot is read-only");
     mounted.holdfast(&["unmount", &third]);
 
     let (is_done, text) = told(&mounted, &["unmount", &first]);

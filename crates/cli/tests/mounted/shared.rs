@@ -100,12 +100,12 @@ fn a_mount_that_is_alone_refuses_a_shared_one() {
     mounted.finish();
 }
 
-/// Goal: what is imported each mount of the fileset sees as what another mount changes: at each
+/// Goal: what is copied in each mount of the fileset sees as what another mount changes: at each
 /// open at once. Method: both mounts have looked at a file that is replaced, have found that
 /// another is not there, and hold the old one open.
 #[test]
-fn an_import_is_seen_by_shared_mounts() {
-    if !can_mount("an_import_is_seen_by_shared_mounts") {
+fn a_copy_in_is_seen_by_shared_mounts() {
+    if !can_mount("a_copy_in_is_seen_by_shared_mounts") {
         return;
     }
     let mounted = Mounted::with(&["--shared"]);
@@ -128,9 +128,9 @@ fn an_import_is_seen_by_shared_mounts() {
                 held.push(File::open(at.join("f")).expect("it is there"));
             }
         }
-        mounted.holdfast(&["import", &from, &pool]);
+        mounted.holdfast(&["copy-in", &from, &pool]);
         for at in &mounts {
-            let read = |name: &str| fs::read(at.join(name)).expect("it was imported");
+            let read = |name: &str| fs::read(at.join(name)).expect("it was copied in");
             assert!(read("f") == text.as_bytes(), "round {round}: the old file is read");
             assert_eq!(read(&new), b"new", "round {round}");
         }
@@ -145,12 +145,12 @@ fn an_import_is_seen_by_shared_mounts() {
     // What would go into its own source never came to an end.
     let (root, deep) = (mounted.text("mnt"), mounted.text("mnt/d"));
     for (source, path) in [(&root, "/copy"), (&deep, "/d/x/y"), (&root, "/")] {
-        let output = mounted.run(&["import", source, &pool, "--path", path]);
+        let output = mounted.run(&["copy-in", source, &pool, "--path", path]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains("in turn"), "{source}: {text}");
     }
-    mounted.holdfast(&["import", &deep, &pool, "--path", "/copy of d"]);
-    assert_eq!(fs::read(mounts[1].join("copy of d/new0")).expect("it was imported"), b"new");
+    mounted.holdfast(&["copy-in", &deep, &pool, "--path", "/copy of d"]);
+    assert_eq!(fs::read(mounts[1].join("copy of d/new0")).expect("it was copied in"), b"new");
     drop(other);
     mounted.finish();
 }
@@ -174,7 +174,7 @@ fn a_fileset_that_has_fronts_is_not_replaced() {
         if options.is_empty() {
             write(&other.0.join("file"), b"on tuesday");
         } else {
-            mounted.holdfast(&["clone", "create", &monday]);
+            mounted.holdfast(&["snapshot", "create", &monday]);
         }
         let wanted = format!("would become other files, with --shared too: {end}");
         refused(&mounted, &["fileset", "restore", &monday], &wanted);

@@ -95,7 +95,7 @@ fn a_device_of_a_mounted_stripe_is_exchanged() {
     }
     let remove = ["device", "remove", &directory, &first, "--wait"];
     let (is_removed, refusal) = told(&mounted, &remove);
-    assert!(!is_removed && refusal.contains("device add --stripe"), "{refusal}");
+    assert!(!is_removed && refusal.contains("--stripe"), "{refusal}");
     let replace = ["device", "replace", &directory, &first, &new];
     let (is_replaced, refusal) = told(&mounted, &replace);
     assert!(!is_replaced && refusal.contains("--stripe"), "{refusal}");

@@ -1,5 +1,5 @@
-//! Clones compared, sent and received by the program, from a mounted pool and to one, and without a
-//! server.
+//! Snapshots compared, sent and received by the program, from a mounted pool and to one, and
+//! without a server.
 
 use std::fs::{self, File};
 use std::process::{Command, Output, Stdio};
@@ -25,8 +25,8 @@ pub(crate) fn text_of(output: &Output) -> String {
 /// to its server, and on one that is not. Method: a small tree in three states, sent to a second
 /// pool, with a stream that breaks off and goes on by the token that is told.
 #[test]
-fn clones_are_compared_sent_and_received_mounted_or_not() {
-    if !can_mount("clones_are_compared_sent_and_received_mounted_or_not") {
+fn snapshots_are_compared_sent_and_received_mounted_or_not() {
+    if !can_mount("snapshots_are_compared_sent_and_received_mounted_or_not") {
         return;
     }
     for is_mounted in [true, false] {
@@ -42,13 +42,13 @@ fn clones_are_compared_sent_and_received_mounted_or_not() {
         write(&mounted.path("kept"), b"kept");
         write(&mounted.path("gone"), b"gone");
         write(&mounted.path("moved"), b"moved");
-        does("clone create POOL:root@a");
+        does("snapshot create POOL:root@a");
         fs::remove_file(mounted.path("gone")).expect("it is there");
         fs::rename(mounted.path("moved"), mounted.path("here")).expect("it is there");
         write(&mounted.path("new"), &[7; 100_000]);
-        does("clone create POOL:root@b");
+        does("snapshot create POOL:root@b");
         write(&mounted.path("big"), &vec![9; 60 << 20]);
-        does("clone create POOL:root@big");
+        does("snapshot create POOL:root@big");
         fs::remove_file(mounted.path("big")).expect("it is there");
         if !is_mounted {
             mounted.unmount();
@@ -62,9 +62,10 @@ fn clones_are_compared_sent_and_received_mounted_or_not() {
             told.iter().map(|it| format!("{} {}", it["became"], it["path"])).collect();
         let expected = [r#""removed" "gone""#, r#""renamed" "here""#, r#""created" "new""#];
         assert_eq!(told, expected);
+        // A heading, and three snapshots.
         assert_eq!(
-            does("clone list POOL:root").stdout.iter().filter(|&&it| it == b'\n').count(),
-            3
+            does("snapshot list POOL:root").stdout.iter().filter(|&&it| it == b'\n').count(),
+            4
         );
 
         let whole = does("send POOL:root@a").stdout;
@@ -106,9 +107,9 @@ fn clones_are_compared_sent_and_received_mounted_or_not() {
         let done = receive("rest", &["--json"]);
         assert!(done.status.success(), "{}", text_of(&done));
         let facts: Value = serde_json::from_slice(&done.stdout).expect("one object");
-        assert_eq!(facts["clone"], "b");
+        assert_eq!(facts["snapshot"], "b");
         let again = receive("next", &[]);
-        assert!(text_of(&again).contains("newest clone"), "{}", text_of(&again));
+        assert!(text_of(&again).contains("newest snapshot"), "{}", text_of(&again));
         let none = mounted.run(&["receive", &copy, "--abort"]);
         assert!(text_of(&none).contains("nothing of a stream"), "{}", text_of(&none));
         if is_mounted {

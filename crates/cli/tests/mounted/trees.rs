@@ -1,4 +1,4 @@
-//! `holdfast import` and `holdfast export-tree`, by the server of a pool and without one.
+//! `holdfast copy-in` and `holdfast copy-out`, by the server of a pool and without one.
 
 use std::fs;
 use std::io::Write;
@@ -76,49 +76,49 @@ fn trees_go_in_and_out_served_or_not() {
             mounted.unmount();
         }
         let path = format!("/served-{is_served}");
-        done(&mounted, &["import", &from, &a, "--path", &path, "--verify"], "are verified");
-        done(&mounted, &["import", &from, &a, "--path", &path], "0 files");
+        done(&mounted, &["copy-in", &from, &a, "--path", &path, "--verify"], "are verified");
+        done(&mounted, &["copy-in", &from, &a, "--path", &path], "0 files");
         let to = mounted.text(&format!("to-{is_served}"));
-        done(&mounted, &["export-tree", &a, &to, "--path", &path, "--verify"], "are verified");
+        done(&mounted, &["copy-out", &a, &to, "--path", &path, "--verify"], "are verified");
         same(Path::new(&from), Path::new(&to));
-        done(&mounted, &["export-tree", &a, &to, "--path", &path], "0 files");
+        done(&mounted, &["copy-out", &a, &to, "--path", &path], "0 files");
         let tar = mounted.text(&format!("{is_served}.tar"));
-        done(&mounted, &["export-tree", &a, &tar, "--path", &path, "--verify"], "are verified");
-        refused(&mounted, &["export-tree", &a, &tar, "--path", &path], "not there yet");
+        done(&mounted, &["copy-out", &a, &tar, "--path", &path, "--verify"], "are verified");
+        refused(&mounted, &["copy-out", &a, &tar, "--path", &path], "not there yet");
         let unpacked = mounted.text(&format!("unpacked-{is_served}"));
         fs::create_dir(&unpacked).expect("the name is new");
         let mut command = Command::new("tar");
         command.args(["-xpf", &tar, "-C", &unpacked, "--numeric-owner"]);
         assert!(command.status().expect("it is installed").success());
         same(Path::new(&from), Path::new(&unpacked));
-        refused(&mounted, &["import", &from, &format!("{pool}:none")], "there is no fileset none");
+        refused(&mounted, &["copy-in", &from, &format!("{pool}:none")], "there is no fileset none");
         // What was not found leaves nothing that would be in the way.
         for target in [mounted.text("left.tar"), mounted.text("left")] {
             for _ in 0..2 {
-                let tried = ["export-tree", &a, &target, "--path", "/nothing"];
+                let tried = ["copy-out", &a, &target, "--path", "/nothing"];
                 refused(&mounted, &tried, "no such file");
                 assert!(!Path::new(&target).exists(), "{target} is left");
             }
         }
     }
     mounted.mount(&[]);
-    refused(&mounted, &["import", &from, &format!("{pool}:root")], "it is mounted on");
-    // It may be read, and so may its clones.
+    refused(&mounted, &["copy-in", &from, &format!("{pool}:root")], "it is mounted on");
+    // It may be read, and so may its snapshots.
     write(&mounted.path("file"), b"of root");
-    mounted.holdfast(&["clone", "create", &format!("{pool}:root@monday")]);
-    let to = mounted.text("to-clone");
-    done(&mounted, &["export-tree", &format!("{pool}:root@monday"), &to], "1 files");
+    mounted.holdfast(&["snapshot", "create", &format!("{pool}:root@monday")]);
+    let to = mounted.text("to-snapshot");
+    done(&mounted, &["copy-out", &format!("{pool}:root@monday"), &to], "1 files");
     assert_eq!(fs::read(Path::new(&to).join("file")).expect("it is there"), b"of root");
     // What is written there would be read again.
     fs::create_dir(mounted.path("sub")).expect("the name is new");
     let root = mounted.text("mnt");
     for target in ["mnt/out", "mnt/sub", "mnt/sub/out", "mnt/all.tar"] {
         let target = mounted.text(target);
-        refused(&mounted, &["export-tree", &root, &target], "into itself");
+        refused(&mounted, &["copy-out", &root, &target], "into itself");
         assert!(!target.contains("out") || !Path::new(&target).exists(), "{target}");
     }
     let beside = mounted.text("mnt/beside");
-    done(&mounted, &["export-tree", &root, &beside, "--path", "/sub"], "0 files");
+    done(&mounted, &["copy-out", &root, &beside, "--path", "/sub"], "0 files");
     // Nobody holds it any more.
     mounted.holdfast(&["fileset", "delete", &a, "--wait"]);
     mounted.finish();
@@ -149,14 +149,16 @@ fn archives_of_gnu_tar_come_in() {
         let packed = pack.arg(".").stdin(Stdio::null()).output().expect("it is installed");
         assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
         let path = format!("/{number}");
-        let mut import = Command::new(HOLDFAST);
-        import.args(["import", "-", &pool, "--path", &path]).env("HOLDFAST_RUN_DIR", &mounted.work);
-        import.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut import = import.spawn().expect("it can be started");
-        let mut pipe = import.stdin.take().expect("it is piped");
+        let mut copying = Command::new(HOLDFAST);
+        copying
+            .args(["copy-in", "-", &pool, "--path", &path])
+            .env("HOLDFAST_RUN_DIR", &mounted.work);
+        copying.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut copying = copying.spawn().expect("it can be started");
+        let mut pipe = copying.stdin.take().expect("it is piped");
         pipe.write_all(&packed.stdout).expect("it reads all");
         drop(pipe);
-        let output = import.wait_with_output().expect("it ends");
+        let output = copying.wait_with_output().expect("it ends");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{format}: {text}{:?}", output.stdout);
     }
@@ -174,5 +176,40 @@ fn archives_of_gnu_tar_come_in() {
             assert_eq!(fs::read(root.join("n".repeat(200))).expect("it is there"), b"long");
         }
     }
+    mounted.finish();
+}
+
+/// Goal: ^C stops a copy-in in the server, exits with 130 and says how to continue. Method: an
+/// archive from a pipe that never ends.
+#[test]
+fn an_interrupted_copy_in_says_how_to_continue() {
+    if !can_mount("an_interrupted_copy_in_says_how_to_continue") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let a = format!("{}:a", mounted.text("pool.hf"));
+    mounted.holdfast(&["fileset", "create", &a]);
+    let mut command = Command::new(HOLDFAST);
+    command.args(["copy-in", "-", &a]).env("HOLDFAST_RUN_DIR", &mounted.work);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the program can be started");
+    let pid = rustix::process::Pid::from_child(&child);
+    // Until the program catches SIGINT, bit 1 of the mask.
+    let catches = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask");
+        u64::from_str_radix(mask.trim(), 16).expect("it is hexadecimal") & 2 != 0
+    };
+    while !catches() {
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let (mut child, mut told) = (child, String::new());
+    let mut stderr = child.stderr.take().expect("it is a pipe");
+    std::io::Read::read_to_string(&mut stderr, &mut told).expect("it is text");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{told}");
+    assert!(told.contains("interrupted") && told.contains("--skip-same continues"), "{told}");
+    // The server has stopped too.
+    mounted.holdfast(&["fileset", "delete", &a, "--wait"]);
     mounted.finish();
 }

@@ -95,7 +95,7 @@ fn who_uses_a_copy_elsewhere_is_named_and_cut_off_by_force() {
         write(&mounted.path("new"), b"new");
         let text = told(&mounted, &["unmount", &root], 1);
         let holder = format!("process {} (sh)", elsewhere.0.id());
-        for words in [&*holder, "uses it", "unmount --force", "synced"] {
+        for words in [&*holder, "uses it", "--force`", "synced"] {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert_eq!(mountpoint::mounted_on(&mounted.root()).expect("readable"), None);
@@ -200,8 +200,8 @@ fn a_server_without_a_socket_is_told_as_not_reachable() {
         &["status", &root][..],
         &["status", &pool],
         &["status", &mounted.text("mnt/file")],
-        &["clone", "create", &format!("{root}@a")],
-        &["clone", "create", &format!("{pool}:root@a")],
+        &["snapshot", "create", &format!("{root}@a")],
+        &["snapshot", "create", &format!("{pool}:root@a")],
         &["fileset", "list", &root],
         &["quota", "report", &root],
         &["explain", &mounted.text("mnt/file")],

@@ -1,4 +1,4 @@
-//! Taking extents into use and giving them back, with the maps and counts that say so.
+//! Logged changes of free maps and space counts.
 
 use std::sync::Arc;
 
@@ -7,32 +7,31 @@ use format::defect::DefectCode;
 use format::group::{
     DESCRIPTOR_FRAGMENTS_USED_OFFSET, SegmentUsage, TOTAL_FRAGMENTS_USED_OFFSET, USAGES_PER_PAGE,
 };
-use runtime::planted::{self, Planted};
 
-use super::group::Group;
+use super::group::AllocationGroup;
 use super::{Allocator, Extent, Ledger};
-use crate::buffer::{Buffer, PageRef, corrupt, page_of};
+use crate::buffer::{PageBuffer, PageRef, corrupt, page_of};
 use crate::convert::index;
 use crate::error::FsResult;
 use crate::journal::Tx;
 
-/// The pages that were looked at last, for those who change several extents in order of place.
+/// The map and usage pages used last. Extents in order of place need each page once.
 #[derive(Default)]
-pub(super) struct Looked {
-    /// A page of a free map, by group and number.
-    free_map: Option<((u32, u32), Arc<Buffer>, PageRef)>,
-    /// A page of segment usages, in the same way.
-    usage: Option<((u32, u32), Arc<Buffer>)>,
+pub(super) struct LastUsedPages {
+    /// A free map page, by group and page.
+    free_map: Option<((u32, u32), Arc<PageBuffer>, PageRef)>,
+    /// A segment usage page, by group and page.
+    usage: Option<((u32, u32), Arc<PageBuffer>)>,
 }
 
 impl Allocator {
-    /// Gives fragments back. They are pending until the next checkpoint is past them (G2). In order
-    /// of place, each page of the maps is looked at once.
+    /// Frees extents, which stay pending until the next checkpoint (G2). Sorted extents need one
+    /// lookup per map page.
     ///
     /// # Errors
     ///
-    /// [`FsError::Corrupt`](crate::error::FsError::Corrupt) if a place is none that was given
-    /// out, or a failure to read the maps.
+    /// [`FsError::Corrupt`](crate::error::FsError::Corrupt) if an extent is not allocated, or a
+    /// failure to read the maps.
     pub(crate) fn free(
         &self,
         tx: &mut Tx,
@@ -40,7 +39,7 @@ impl Allocator {
         extents: &[Extent],
     ) -> FsResult<()> {
         let geometry = self.geometry();
-        let (mut state, mut looked) = (self.state.lock(), Looked::default());
+        let (mut state, mut looked) = (self.state.lock(), LastUsedPages::default());
         for &extent in extents {
             let bad = || {
                 let what = "a pointer leads where nobody has anything";
@@ -62,8 +61,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Logs that blocks written to open data segments are in use. In order of place, each page of
-    /// the maps is looked at once.
+    /// Logs that blocks in open segments are in use. Sorted extents need one lookup per map page.
     ///
     /// # Errors
     ///
@@ -74,7 +72,7 @@ impl Allocator {
         ledger: &mut Ledger,
         extents: &[Extent],
     ) -> FsResult<()> {
-        let (mut state, mut looked) = (self.state.lock(), Looked::default());
+        let (mut state, mut looked) = (self.state.lock(), LastUsedPages::default());
         for &extent in extents {
             self.ensure_group(&mut state, extent.place.group())?;
             let group = &state.groups[&extent.place.group()];
@@ -88,14 +86,14 @@ impl Allocator {
         Ok(())
     }
 
-    /// Logs that an extent is taken or freed: map, segment usage, descriptor and totals.
+    /// Logs a change of an extent in map, usage, descriptor and totals.
     pub(super) fn log_change(
         &self,
         tx: &mut Tx,
-        group: &Group,
+        group: &AllocationGroup,
         extent: Extent,
         is_taken: bool,
-        looked: &mut Looked,
+        looked: &mut LastUsedPages,
     ) -> FsResult<()> {
         let number = extent.place.group();
         let (mut fragment, end) =
@@ -112,9 +110,7 @@ impl Allocator {
                     if is_taken { "taken, but marked in use" } else { "freed, but marked free" };
                 return Err(corrupt(code.found(what).at(extent.place)));
             }
-            if is_taken || !planted::is(Planted::BitmapBitLeaked) {
-                tx.set_bits(buffer, first, count, is_taken);
-            }
+            tx.set_bits(buffer, first, count, is_taken);
             fragment += count;
         }
         let sign = if is_taken { 1 } else { -1 };
@@ -130,10 +126,10 @@ impl Allocator {
 
     fn look_at_map<'l>(
         &self,
-        looked: &'l mut Looked,
+        looked: &'l mut LastUsedPages,
         group: u32,
         page: u32,
-    ) -> FsResult<(&'l Arc<Buffer>, &'l PageRef)> {
+    ) -> FsResult<(&'l Arc<PageBuffer>, &'l PageRef)> {
         let known = looked.free_map.take().filter(|(which, ..)| *which == (group, page));
         let known = match known {
             Some(known) => known,
@@ -149,10 +145,10 @@ impl Allocator {
 
     fn look_at_usage<'l>(
         &self,
-        looked: &'l mut Looked,
+        looked: &'l mut LastUsedPages,
         group: u32,
         segment: u32,
-    ) -> FsResult<&'l Arc<Buffer>> {
+    ) -> FsResult<&'l Arc<PageBuffer>> {
         let page = segment / USAGES_PER_PAGE;
         let known = looked.usage.take().filter(|(which, _)| *which == (group, page));
         let known = match known {

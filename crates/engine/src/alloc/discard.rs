@@ -1,92 +1,89 @@
 //! Discard of free segments.
 //!
-//! After a discard a segment may hold anything, as after a write of unknown data. So a segment may
-//! be discarded exactly when it could be opened and written to.
+//! After a discard the contents of a segment are undefined, as after an interrupted write. So
+//! exactly those segments may be discarded that may be opened and overwritten.
 //!
 //! # Invariants
 //!
 //! - DH1: Only free segments are discarded: released by a checkpoint (G2), not open, not pinned
-//!   (G6). A segment is held from before its discard is submitted until every member has answered:
-//!   it is not opened, and its kind does not change. After an expired discard it is held until the
-//!   pool is closed, for the discard may still take effect (D6); it counts as promised then, so
-//!   that nothing relies on its room (G4).
-//! - DH2: Held segments cause no ENOSPC: a disk group keeps [`FREE_KEPT`] free segments that are
-//!   not held, and a writer that finds none waits for the discard in flight. A thread that holds
+//!   (G6). Until every member has answered, the segment is held: it is neither opened nor given
+//!   another kind. After an expired discard, which may still take effect (D6), it is held until the
+//!   pool is closed, and counts as promised (G4).
+//! - DH2: Held segments cause no ENOSPC. A disk group keeps [`FREE_KEPT`] free segments that are
+//!   not held, and a writer without one waits for the discard in flight. A thread that holds
 //!   segments waits for devices only.
 //!
 //! # Crashes
 //!
-//! A discard leaves no record on disk. The segment is free before and after it in the durable head,
-//! and free segments are not read: recovery begins after all log records about them; the cleaner,
-//! scrub and check read segments in use.
+//! A discard leaves no record. The segment is free in the durable state before and after, and free
+//! segments are not read: recovery begins after all log records about them, and the cleaner, scrub
+//! and check read segments in use.
 //!
 //! Not here: when to discard, and how much at a time (`jobs::discards`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::group::SegmentKind;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 use storage::device::DeviceError;
 
-use super::group::{Group, Segment};
-use super::{Allocator, LOW_SEGMENTS, SegmentId, State};
+use super::group::{AllocationGroup, SegmentState};
+use super::{Allocator, AllocatorState, LOW_SEGMENTS, SegmentId};
 use crate::convert::{index, narrow, wide};
 use crate::error::FsResult;
 use crate::sync::MutexGuard;
 
-/// Free segments of a disk group that are not held: a writer who opens one after the other finds
-/// these while a discard is under way.
+/// Free segments that are not held, for writers during a discard.
 pub(crate) const FREE_KEPT: u32 = LOW_SEGMENTS;
 
-/// What may be below a free segment.
+/// What the device may hold in a free segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Below {
-    /// What was there when it became free.
+pub(super) enum FreeSegmentContents {
+    /// Old contents. The segment became free since the last [`Allocator::note_free_long`].
     #[default]
     Kept,
-    /// The same, and it was free when somebody looked some time ago.
+    /// Old contents. The segment was free at the last [`Allocator::note_free_long`].
     KeptLong,
-    /// Nothing: it was discarded, or never used.
+    /// No contents: discarded or never used.
     Nothing,
 }
 
-/// Which free segments are discarded.
+/// Which free segments to discard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Discardable {
-    /// Those that were free for some time and hold something, of groups in memory.
+pub(crate) enum DiscardSelection {
+    /// Those in memory with [`FreeSegmentContents::KeptLong`].
     FreeLong,
-    /// All of them.
     Free,
 }
 
-/// Free segments that lie side by side and are held (DH1), until this is ended or dropped.
+/// Adjacent free segments, held until `end` or drop (DH1).
 #[derive(Debug)]
-pub(crate) struct HeldFree<'a> {
+pub(crate) struct HeldSegments<'a> {
     alloc: &'a Allocator,
     pub(crate) first: SegmentId,
     pub(crate) count: u32,
     is_over: bool,
 }
 
-/// Fragments that are held because their discard has expired, since the pool was opened.
+/// Fragments held because their discard has expired, since open.
 #[derive(Debug, Default)]
-pub(crate) struct Withheld(AtomicU64);
+pub(crate) struct ExpiredDiscards(AtomicU64);
 
-impl Withheld {
+impl ExpiredDiscards {
     pub(crate) fn fragments(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-impl Segment {
-    /// Whether it may be discarded now (DH1).
-    fn is_discardable(&self, which: Discardable) -> bool {
-        let is_planted = planted::is(Planted::PendingDiscarded) && self.has_only_pending()
-            || planted::is(Planted::OpenDiscarded) && self.is_open && self.held == 0;
+impl SegmentState {
+    /// Returns whether the segment may be discarded (DH1).
+    fn is_discardable(&self, which: DiscardSelection) -> bool {
         match which {
-            _ if is_planted => true,
-            Discardable::FreeLong => self.is_free() && self.below == Below::KeptLong,
-            Discardable::Free => self.is_free(),
+            _ if planted!(PendingDiscarded) && self.has_only_pending() => true,
+            DiscardSelection::FreeLong => {
+                self.is_free() && self.below == FreeSegmentContents::KeptLong
+            }
+            DiscardSelection::Free => self.is_free(),
         }
     }
 
@@ -98,17 +95,16 @@ impl Segment {
     }
 }
 
-impl Group {
-    /// Finds the first run of at most `most` segments, from `from` on, that may be discarded.
-    fn discardable(&self, which: Discardable, from: u32, most: u32) -> Option<(u32, u32)> {
-        let is_it = |segment: &Segment| segment.is_discardable(which);
+impl AllocationGroup {
+    /// Finds the first discardable run, cut to `most` segments.
+    fn discardable(&self, which: DiscardSelection, from: u32, most: u32) -> Option<(u32, u32)> {
+        let is_it = |segment: &SegmentState| segment.is_discardable(which);
         let behind = self.segments.get(index(from)..)?;
         let first = behind.iter().position(is_it)?;
         let run = behind[first..].iter().take(index(most)).take_while(|it| is_it(it)).count();
         Some((from + narrow(wide(first)), narrow(wide(run))))
     }
 
-    /// Holds, or holds no longer, a segment.
     fn hold(&mut self, segment: u32, is_held: bool) {
         let Some(entry) = self.segments.get_mut(index(segment)) else { return };
         let was_free = entry.is_free();
@@ -122,43 +118,41 @@ impl Group {
 
     fn note_free_long(&mut self) {
         for segment in self.segments.iter_mut().filter(|segment| segment.is_free()) {
-            if segment.below == Below::Kept {
-                segment.below = Below::KeptLong;
+            if segment.below == FreeSegmentContents::Kept {
+                segment.below = FreeSegmentContents::KeptLong;
             }
         }
     }
 }
 
 impl Allocator {
-    /// From now on segments that are free count as free for some time.
+    /// Marks all free segments as free for long.
     pub(crate) fn note_free_long(&self) {
         let numbers: Vec<u32> = self.state.lock().groups.keys().copied().collect();
         for number in numbers {
-            // Others have their turn between two groups.
+            // The lock is released between groups.
             if let Some(group) = self.state.lock().groups.get_mut(&number) {
                 group.note_free_long();
             }
         }
     }
 
-    /// Returns the first group from `number` on that is in memory.
     pub(crate) fn loaded_from(&self, number: u32) -> Option<u32> {
         self.state.lock().groups.range(number..).next().map(|(number, _)| *number)
     }
 
-    /// Holds the first run of segments of `from`'s group, from `from` on, that may be discarded: at
-    /// most `most` of them, and none that would leave less than [`FREE_KEPT`] free ones (DH2).
-    /// `None`: there is none, or the group is not in use, or leaves.
+    /// Holds a discardable run in `from`'s group, and leaves [`FREE_KEPT`] free segments (DH2).
+    /// `None` if there is no such run, or the group is unused or being removed.
     ///
     /// # Errors
     ///
-    /// What is wrong with the maps of a group.
+    /// Damage of a group's maps.
     pub(crate) fn hold_free(
         &self,
-        which: Discardable,
+        which: DiscardSelection,
         from: SegmentId,
         most: u32,
-    ) -> FsResult<Option<HeldFree<'_>>> {
+    ) -> FsResult<Option<HeldSegments<'_>>> {
         let mut state = self.state.lock();
         let is_there = state.groups.contains_key(&from.group) || self.is_initialised(from.group)?;
         if !is_there || !self.can_give(&mut state, from.group)? {
@@ -167,7 +161,8 @@ impl Allocator {
         let shares = state.shares.iter();
         let at = shares.into_iter().position(|share| share.numbers.contains(&from.group));
         let Some(at) = at.filter(|at| state.shares[*at].gives_room()) else { return Ok(None) };
-        let free = self.count_free_in(&mut state, at, FREE_KEPT.saturating_add(most))?;
+        let free =
+            self.group_space().count_free_in(&mut state, at, FREE_KEPT.saturating_add(most))?;
         let most = most.min(free.saturating_sub(FREE_KEPT));
         let Some(group) = state.groups.get_mut(&from.group) else { return Ok(None) };
         let Some((first, count)) = group.discardable(which, from.segment, most) else {
@@ -179,11 +174,11 @@ impl Allocator {
         (first..first + count).for_each(|segment| group.hold(segment, true));
         state.discarding += 1;
         let first = SegmentId { group: from.group, segment: first };
-        Ok(Some(HeldFree { alloc: self, first, count, is_over: false }))
+        Ok(Some(HeldSegments { alloc: self, first, count, is_over: false }))
     }
 
-    /// Waits until a discard in flight is answered; returns false at once if there is none (DH2).
-    pub(super) fn await_discard(&self, state: &mut MutexGuard<'_, State>) -> bool {
+    /// Waits for a discard to end. Returns false if none is in flight (DH2).
+    pub(super) fn await_discard(&self, state: &mut MutexGuard<'_, AllocatorState>) -> bool {
         if state.discarding == 0 {
             return false;
         }
@@ -195,17 +190,16 @@ impl Allocator {
     }
 }
 
-impl HeldFree<'_> {
-    /// The discard was answered: gives the segments back to the allocator, but for those of which
-    /// nobody knows when it comes (DH1).
+impl HeldSegments<'_> {
+    /// Releases the segments, except after an expired discard (DH1).
     pub(crate) fn end(mut self, answer: &Result<(), DeviceError>) {
         let is_expired = matches!(answer, Err(DeviceError::Expired { .. }));
-        let stays = is_expired && !planted::is(Planted::ExpiredDiscardReleased);
+        let stays = is_expired && !planted!(ExpiredDiscardReleased);
         self.is_over = true;
-        self.give_back(stays, Some(Below::Nothing));
+        self.give_back(stays, Some(FreeSegmentContents::Nothing));
     }
 
-    fn give_back(&self, stays: bool, below: Option<Below>) {
+    fn give_back(&self, stays: bool, below: Option<FreeSegmentContents>) {
         let mut state = self.alloc.state.lock();
         state.discarding -= 1;
         state.discards_ended += 1;
@@ -229,7 +223,7 @@ impl HeldFree<'_> {
     }
 }
 
-impl Drop for HeldFree<'_> {
+impl Drop for HeldSegments<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.give_back(false, None);
@@ -247,20 +241,20 @@ mod tests {
     use runtime::clock::ManualClock;
     use storage::device::{MemoryDevice, SharedDevice};
 
-    use super::{Discardable, HeldFree, SegmentId};
+    use super::{DiscardSelection, HeldSegments, SegmentId};
+    use crate::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr};
     use crate::convert::{index, wide};
-    use crate::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr};
-    use crate::{CreateOptions, OpenOptions, Pool};
+    use crate::{Pool, PoolCreateOptions, PoolOpenOptions};
 
     const POOL_BYTES: u64 = 24 << 20;
     const PIECE: usize = 100_000;
 
     fn new_pool() -> (Pool, Ino) {
         let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-        let mut create = CreateOptions::new(POOL_BYTES, [5; 64]);
+        let mut create = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
         create.geometry.segment_bytes = Some(256 << 10);
         Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
-        let pool = Pool::open(device, Arc::new(ManualClock::new()), OpenOptions::default());
+        let pool = Pool::open(device, Arc::new(ManualClock::new()), PoolOpenOptions::default());
         let pool = pool.expect("just made");
         let new = NewInode::new(FileKind::Regular, 0o644);
         let made = pool.create(&Caller::root(), pool.root(), b"f", new, None);
@@ -268,7 +262,6 @@ mod tests {
         (pool, ino)
     }
 
-    /// Writes until there is no room; returns how many bytes.
     fn fill(pool: &Pool, ino: Ino, written: &AtomicU64) {
         let caller = Caller::root();
         loop {
@@ -281,25 +274,21 @@ mod tests {
         }
     }
 
-    /// Holds as much as may be held.
-    fn hold(pool: &Pool) -> HeldFree<'_> {
+    fn hold(pool: &Pool) -> HeldSegments<'_> {
         let alloc = &pool.core().store.alloc;
-        let held = alloc.hold_free(Discardable::Free, SegmentId::FIRST, u32::MAX);
+        let held = alloc.hold_free(DiscardSelection::Free, SegmentId::FIRST, u32::MAX);
         held.expect("the maps are whole").expect("most is free")
     }
 
-    /// Whether nothing is, or is to be, in any of the segments that are held.
-    fn is_empty(held: &HeldFree<'_>) -> bool {
+    fn is_empty(held: &HeldSegments<'_>) -> bool {
         let state = held.alloc.state.lock();
         let segments = &state.groups[&held.first.group].segments;
         let (first, count) = (index(held.first.segment), index(held.count));
-        let is_empty = |it: &super::Segment| !it.is_open && it.held == 0 && it.pending == 0;
+        let is_empty = |it: &super::SegmentState| !it.is_open && it.held == 0 && it.pending == 0;
         segments[first..first + count].iter().all(is_empty)
     }
 
-    /// DH1: nothing is held that is open or waits for a checkpoint, and nothing goes to what is
-    /// held. Method: a file that is not in the maps yet, one that was freed and not released, and
-    /// another that is written meanwhile.
+    /// Goal: open and pending segments are not held, and held ones are not written (DH1).
     #[test]
     fn what_is_held_is_free_and_stays_so() {
         let (pool, ino) = new_pool();
@@ -322,8 +311,8 @@ mod tests {
         held.end(&Ok(()));
     }
 
-    /// DH2: a writer who finds none but held segments waits, and is not refused: the pool takes as
-    /// much as one without discards.
+    /// Goal: a writer that finds only held segments waits, and fills the pool as without discards
+    /// (DH2).
     #[test]
     fn a_full_pool_waits_for_the_discard_and_refuses_nobody() {
         let (without, ino) = new_pool();
@@ -338,7 +327,7 @@ mod tests {
                 fill(&pool, ino, &written);
                 is_over.store(true, Ordering::SeqCst);
             });
-            // It comes to what is held, and stands still there.
+            // The writer reaches the held segments and blocks there.
             let mut before = u64::MAX;
             while written.load(Ordering::SeqCst) != before {
                 before = written.load(Ordering::SeqCst);

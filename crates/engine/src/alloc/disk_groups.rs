@@ -1,54 +1,55 @@
-//! Which disk group new data goes to, where a pool has several.
+//! The choice of a disk group for new data, and the removal of disk groups.
 //!
 //! # Invariants
 //!
-//! - GR1: New metadata goes to the main disk group alone, but for the fronts of others, and data to
-//!   those alone that have the role. So a main one that has data keeps free segments that no data
-//!   takes while another has room ([`kept_of`]), and what it keeps counts as reserve (G4). One that
-//!   was the main one has pages of before; what is free between them nobody can have.
-//! - GR2: Nothing new is put into a disk group that leaves.
-//! - GR3: A disk group that leaves has room for nothing: the capacity is that of those that stay,
-//!   and of the fronts that go with it. So what must move counts as used where it is to go (G4),
-//!   writers are refused before they take that, and what a removal was admitted with holds until it
-//!   ends.
-//! - GR4: Blocks of a file that go to a round-robin go to one member of it, that of the file's
-//!   number, while that has a free segment.
-//! - GR5: Blocks of a file that has a placement go to disk groups that it says, while one of them
-//!   has a free segment; then to any other. So a placement refuses nobody who has room.
+//! - GR1: New metadata goes to the main disk group only, except for *fronts* (the fixed pages at
+//!   the start of each allocation group). Data goes only to disk groups with the data role. A main
+//!   disk group with data keeps free segments that data takes only as a last resort ([`kept_of`]);
+//!   they count as reserve (G4). The free space between pages of a former main disk group is
+//!   unusable.
+//! - GR2: A disk group that is being removed ("leaves") allocates nothing.
+//! - GR3: The capacity is that of the other disk groups, plus the used fronts of the leaving one.
+//!   So its contents already count as used where they will move (G4), writers are refused before
+//!   they take that room, and the check at the start of the removal stays valid until its end.
+//! - GR4: Blocks of a file in a round-robin group go to one member, chosen by the file's number,
+//!   while it has a free segment.
+//! - GR5: Blocks of a file with a placement go to disk groups that suit it while one has a free
+//!   segment, then to any other. So a placement never causes ENOSPC.
 //!
-//! New segments are shared by free space: each disk group is credited with the free segments that
-//! it has, and the one with most credit gives the segment and pays what all were credited with.
+//! Segments are shared in proportion to free space: for each segment, every disk group is credited
+//! with its free segments. The one with the most credit gives the segment, and pays the sum of
+//! these credits.
 //!
-//! Not here: where in a disk group (`policy`), and what a file prefers (`preference`).
+//! Not here: the choice within a disk group (`policy`), and the preference of a file
+//! (`preference`).
 
+use super::GroupSpace;
 use format::disk_group::GroupRange;
 use format::geometry::Geometry;
 use format::group::{
     SegmentKind, SegmentUsage, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
 };
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
-use super::preference::Preference;
+use super::preference::PlacementPreference;
 use super::share::{
-    Share, capacity_of, front_of, gives_room, kept_of, main_of, may_have_pages, parts_of,
+    SegmentSource, capacity_of, front_of, gives_room, kept_of, main_of, may_have_pages, parts_of,
 };
-use super::{Allocator, SegmentId, State, reserve_of};
+use super::{AllocatorState, SegmentId, reserve_of};
 use crate::buffer::page_of;
 use crate::error::{FsError, FsResult};
 
-/// Groups whose entries one transaction clears.
 const GROUPS_PER_TX: usize = 32;
 
-/// What is to leave: a disk group, or one of the devices of a round-robin.
+/// A disk group, or one device of a round-robin group, that leaves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Going {
-    /// The number of the disk group.
+pub(crate) struct LeavingDiskGroup {
     pub(crate) disk_group: u8,
-    /// Which part of it: see [`format::disk_group::GroupRange::lane`]; `None`: all.
+    /// See [`format::disk_group::GroupRange::lane`]. `None` for all lanes.
     pub(crate) lane: Option<u8>,
 }
 
-impl Going {
+impl LeavingDiskGroup {
     fn has(self, disk_group: u8, lane: Option<u8>) -> bool {
         self.disk_group == disk_group && (self.lane.is_none() || self.lane == lane)
     }
@@ -57,67 +58,62 @@ impl Going {
         self.has(range.disk_group, range.lane)
     }
 
-    fn has_share(self, share: &Share) -> bool {
+    fn has_share(self, share: &SegmentSource) -> bool {
         self.has(share.disk_group, share.lane)
     }
 }
 
-/// Whether a disk group can go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CanLeave {
-    /// What it holds fits elsewhere.
+pub(crate) enum RemovalVerdict {
+    /// The contents fit into other disk groups.
     Yes,
-    /// No other may have data.
+    /// No other disk group takes data.
     LastForData,
-    /// So many fragments are missing elsewhere.
+    /// Fragments missing in other disk groups.
     NoRoom { fragments: u64 },
 }
 
-/// What is in allocation groups that leave.
+/// Remaining contents of allocation groups that leave.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
-    /// Bytes in use, or freed and not released.
+pub(crate) struct RemainingContents {
+    /// In use or pending.
     pub(crate) bytes: u64,
-    /// How many of these are freed and not released.
+    /// Pending.
     pub(crate) freed_bytes: u64,
-    /// Closed segments with something live.
+    /// Closed segments with live blocks.
     pub(crate) segments: Vec<SegmentId>,
-    /// Metadata segments with pages in use, besides fronts.
+    /// Metadata segments with pages in use besides fronts.
     pub(crate) pages: Vec<SegmentId>,
 }
 
-/// What was read of disk groups before they are noted.
+/// Group table facts, read before a change of the disk groups.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
-    /// How many groups are in use, of ranges that are not known yet.
+pub(crate) struct GroupsInUse {
+    /// Used groups of each range without a share in memory.
     used: Vec<(GroupRange, u32)>,
-    /// What the fronts take of disk groups that leave, in fragments.
+    /// Fragments of used fronts of disk groups without room.
     fronts: u64,
 }
 
-impl Found {
-    /// Nothing but what the fronts take of disk groups that leave.
-    pub(super) fn of_fronts(fronts: u64) -> Found {
-        Found { fronts, ..Found::default() }
+impl GroupsInUse {
+    pub(super) fn of_fronts(fronts: u64) -> GroupsInUse {
+        GroupsInUse { fronts, ..GroupsInUse::default() }
     }
 }
 
-/// What allocation groups have room for and hold.
 #[derive(Debug, Default)]
 pub(crate) struct GroupsSpace {
-    /// Fragments that files and metadata can have.
     pub(crate) capacity: u64,
-    /// Of those in use, as far as they are counted.
+    /// Fragments in use, as far as counted.
     pub(crate) used: u64,
-    /// Whether all are.
     pub(crate) is_counted: bool,
-    /// Why not, if that could not be read.
+    /// The first read error.
     pub(crate) failure: Option<FsError>,
 }
 
-impl Allocator {
-    /// Notes which disk groups there are now, and how much the pool has. Those that are known
-    /// already go on as they are. Returns how many groups of the others are in use.
+impl GroupSpace<'_> {
+    /// Adopts the disk groups of the current geometry. Known shares keep their state. Returns the
+    /// number of used groups of the others.
     ///
     /// # Errors
     ///
@@ -129,44 +125,36 @@ impl Allocator {
         Ok(found.used.iter().map(|(_, used)| u64::from(*used)).sum())
     }
 
-    /// Reads what is to be noted of a disk group that is being added, when the pool will have
-    /// `geometry`: the labels do not say so yet.
+    /// Reads what [`GroupSpace::note_coming`] needs, before the labels state the added disk group.
     ///
     /// # Errors
     ///
     /// A failure to read the group table.
-    pub(crate) fn look_at_coming(&self, geometry: &Geometry) -> FsResult<Found> {
+    pub(crate) fn look_at_coming(&self, geometry: &Geometry) -> FsResult<GroupsInUse> {
         let state = self.state.lock();
-        let mut found = self.look_at(&state, geometry, None)?;
-        if planted::is(Planted::LeavingIsRoomAgain) {
-            let leaving = geometry.added.iter().filter(|range| range.is_leaving);
-            let leaving = leaving.flat_map(GroupRange::numbers);
-            found.fronts = leaving.map(|number| capacity_of(geometry, number)).sum();
-        }
-        Ok(found)
+        self.look_at(&state, geometry, None)
     }
 
-    /// Notes it, now that the labels say so: it cannot fail. Whoever calls changes the disk groups
-    /// alone ([`storage::volume::Changing`]).
-    pub(crate) fn note_coming(&self, mut coming: Found) {
+    /// Adopts the added disk group. Must not fail, because the labels already state it. The caller
+    /// changes the disk groups alone ([`LayoutChangeGuard`](storage::volume::LayoutChangeGuard)).
+    pub(crate) fn note_coming(&self, mut coming: GroupsInUse) {
         let (mut state, geometry) = (self.state.lock(), self.geometry());
-        // What leaves may have become less since it was looked at, and the capacity with it (GR3).
-        if !planted::is(Planted::LeavingIsRoomAgain) {
-            coming.fronts = self.fronts_of_leaving(&state);
-        }
+        // Groups that leave may have lost fronts since the read (GR3).
+        coming.fronts = self.fronts_of_leaving(&state);
         self.note(&mut state, geometry, &coming);
     }
 
-    /// Reads what is to be noted of the disk groups of `geometry`, if `leaving` leaves too.
+    /// Reads the group table for [`GroupSpace::note`]. Treats `leaving` as a disk group that
+    /// leaves.
     pub(super) fn look_at(
         &self,
-        state: &State,
+        state: &AllocatorState,
         geometry: &Geometry,
-        leaving: Option<Going>,
-    ) -> FsResult<Found> {
+        leaving: Option<LeavingDiskGroup>,
+    ) -> FsResult<GroupsInUse> {
         let parts = parts_of(geometry);
         let is_known = |range: &GroupRange| state.shares.iter().any(|share| share.is_of(range));
-        let mut found = Found::default();
+        let mut found = GroupsInUse::default();
         for range in parts.iter().filter(|range| !is_known(range)) {
             let mut used = 0;
             for number in range.numbers() {
@@ -177,20 +165,21 @@ impl Allocator {
         let goes = |range: &GroupRange| leaving.is_some_and(|going| going.has_range(range));
         let leaves = |range: &&GroupRange| range.is_leaving || !range.has_data || goes(range);
         for range in parts.iter().filter(leaves) {
-            found.fronts += if planted::is(Planted::LeavingIsRoom) {
-                range.numbers().map(|number| capacity_of(geometry, number)).sum()
-            } else {
-                self.fronts_in(range.numbers())?
-            };
+            found.fronts += self.fronts_in(range.numbers())?;
         }
         Ok(found)
     }
 
-    /// Notes the disk groups of `geometry`, of which `found` was read. It cannot fail: labels may
-    /// say so already.
-    pub(super) fn note(&self, state: &mut State, geometry: &Geometry, found: &Found) {
+    /// Adopts the disk groups of `geometry`. Must not fail, because the labels may already state
+    /// them.
+    pub(super) fn note(
+        &self,
+        state: &mut AllocatorState,
+        geometry: &Geometry,
+        found: &GroupsInUse,
+    ) {
         let parts = parts_of(geometry);
-        let has = |share: &Share| parts.iter().any(|part| share.is_of(part));
+        let has = |share: &SegmentSource| parts.iter().any(|part| share.is_of(part));
         state.shares.retain(|share| share.is_main || has(share));
         if let Some(main) = state.shares.first_mut() {
             main.numbers = main_of(geometry);
@@ -206,19 +195,20 @@ impl Allocator {
             }
             let is_it = |(of, _): &&(GroupRange, u32)| of.first == range.first;
             let used = found.used.iter().find(is_it).map_or(0, |(_, used)| *used);
-            let mut share = Share::added(range);
+            let mut share = SegmentSource::added(range);
             share.note_in_use(used.into());
-            // Of what is given up groups are in memory.
+            // Groups of a part that is being given up may be in memory.
             for (number, group) in state.groups.range(range.numbers()) {
                 share.note_loaded(*number, group.free());
             }
             state.shares.push(share);
         }
-        let staying = geometry.groups().filter(|number| gives_room(geometry, *number));
+        let staying =
+            geometry.group_layout().groups().filter(|number| gives_room(geometry, *number));
         let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
-        // GR3.
+        // Fronts of leaving groups count as capacity (GR3).
         state.capacity = staying + found.fronts;
-        // Where data is elsewhere metadata has all of the main one; once others have left, too.
+        // Segments are kept for metadata only while other disk groups take data.
         let mut others = state.shares.iter().filter(|share| share.disk_group != geometry.main);
         let gives = others.any(|share| share.has_data && !share.is_leaving);
         let is_shared = gives && geometry.main_has_data;
@@ -228,7 +218,7 @@ impl Allocator {
         state.reserve = reserve.min(staying / 3);
     }
 
-    /// Returns how many fragments the fronts of those of groups `numbers` have that are in use.
+    /// Returns the size of the fronts of groups in use.
     pub(super) fn fronts_in(&self, numbers: impl Iterator<Item = u32>) -> FsResult<u64> {
         let mut fronts = 0;
         for number in numbers {
@@ -239,84 +229,87 @@ impl Allocator {
         Ok(fronts)
     }
 
-    /// Asks `decide`, who is told whether what is to go can, to make durable that it leaves; if
-    /// it is so its room counts no more. The lock is held from the answer on: nobody takes
-    /// meanwhile what was found to be there for what must move (GR3). LOCK: that of the labels is
-    /// below it; whoever calls changes the disk groups alone ([`storage::volume::Changing`]).
+    /// Begins the removal of a disk group. `decide` receives the verdict, and makes the removal
+    /// durable or refuses it. The lock is held from the check on (GR3). LOCK: the labels' lock is
+    /// below this one; the caller changes the disk groups alone (`storage::volume::Changing`).
     ///
     /// # Errors
     ///
-    /// What `decide` says, or a failure to read the maps: it has not begun to leave then.
+    /// An error of `decide`, or a failure to read the maps: nothing has changed.
     pub(crate) fn begin_leaving<E: From<FsError>>(
         &self,
-        going: Going,
-        decide: impl FnOnce(CanLeave) -> Result<(), E>,
+        going: LeavingDiskGroup,
+        decide: impl FnOnce(RemovalVerdict) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut state = self.state.lock();
         let answer = self.can_leave(&state, going)?;
-        // Whatever can fail is done before the labels say so.
+        // Everything that can fail comes before `decide` changes the labels.
         let found = self.look_at(&state, self.geometry(), Some(going))?;
         decide(answer)?;
         self.note(&mut state, self.geometry(), &found);
         Ok(())
     }
 
-    /// Returns whether the main disk group could go, if another took the metadata over.
+    /// Returns whether the main disk group could leave if another replaced it.
     ///
     /// # Errors
     ///
     /// A failure to read the maps.
-    pub(crate) fn main_can_leave(&self) -> FsResult<CanLeave> {
+    pub(crate) fn main_can_leave(&self) -> FsResult<RemovalVerdict> {
         let state = self.state.lock();
         if !(1..state.shares.len()).any(|at| self.gives_data(&state, at)) {
-            return Ok(CanLeave::LastForData);
+            return Ok(RemovalVerdict::LastForData);
         }
         let main = &state.shares[0];
         let (numbers, spare) = (main.numbers.clone(), self.spare_of(&state, main));
-        let gives = |share: &&Share| !share.is_main && share.gives_room();
+        let gives = |share: &&SegmentSource| !share.is_main && share.gives_room();
         let others = state.shares.iter().filter(gives).count();
         Ok(match self.missing(&state, numbers, (spare, others))? {
-            0 => CanLeave::Yes,
-            fragments => CanLeave::NoRoom { fragments },
+            0 => RemovalVerdict::Yes,
+            fragments => RemovalVerdict::NoRoom { fragments },
         })
     }
 
-    fn can_leave(&self, state: &State, going: Going) -> FsResult<CanLeave> {
+    fn can_leave(
+        &self,
+        state: &AllocatorState,
+        going: LeavingDiskGroup,
+    ) -> FsResult<RemovalVerdict> {
         let mut others = (0..state.shares.len()).filter(|at| self.gives_data(state, *at));
         if others.all(|at| going.has_share(&state.shares[at])) {
-            return Ok(CanLeave::LastForData);
+            return Ok(RemovalVerdict::LastForData);
         }
         Ok(match self.missing_without(state, going)? {
-            0 => CanLeave::Yes,
-            fragments => CanLeave::NoRoom { fragments },
+            0 => RemovalVerdict::Yes,
+            fragments => RemovalVerdict::NoRoom { fragments },
         })
     }
 
-    /// Returns how many fragments are missing elsewhere for what is to go; 0: it can.
-    fn missing_without(&self, state: &State, going: Going) -> FsResult<u64> {
+    /// Returns the fragments missing elsewhere for the contents of `going`.
+    fn missing_without(&self, state: &AllocatorState, going: LeavingDiskGroup) -> FsResult<u64> {
         let geometry = self.geometry();
         let own = geometry.added.iter().filter(|range| going.has_range(range));
-        // What is given up of it counts no more.
+        // Parts already given up no longer count.
         let staying = own.flat_map(GroupRange::numbers).filter(|number| !geometry.leaves(*number));
-        let is_own = |share: &&Share| going.has_share(share) && !share.is_leaving;
+        let is_own = |share: &&SegmentSource| going.has_share(share) && !share.is_leaving;
         let pages = self.missing_for_pages(state, staying.clone())?;
         let own = state.shares.iter().filter(is_own);
         if own.clone().any(|share| !share.gives_room()) {
-            // All of it counts as used elsewhere already.
+            // The contents already count as used in other disk groups.
             return Ok(pages);
         }
         let spare: u64 = own.map(|share| self.spare_of(state, share)).sum();
-        let stays = |share: &&Share| !going.has_share(share) && !share.is_leaving;
+        let stays = |share: &&SegmentSource| !going.has_share(share) && !share.is_leaving;
         let others = state.shares.iter().filter(stays).filter(|share| share.has_data).count();
-        // The fronts of that count as room and as used.
+        // The fronts count as room and as used, so they cancel out.
         Ok(self.missing(state, staying, (spare, others))?.max(pages))
     }
 
-    /// Returns how many fragments are missing for what is in use where allocation groups `numbers`
-    /// are gone. Of what is spare they have `spare`, and `others` disk groups are left.
+    /// Returns the fragments missing without groups `numbers`, which have `spare` of the pool's
+    /// spare space. `others` disk groups remain.
     pub(super) fn missing(
         &self,
-        state: &State,
+        state: &AllocatorState,
         numbers: impl Iterator<Item = u32> + Clone,
         (spare, others): (u64, usize),
     ) -> FsResult<u64> {
@@ -325,7 +318,7 @@ impl Allocator {
         let fronts = self.fronts_in(numbers)?;
         let spare = self.spare(state).saturating_sub(spare);
         let kept = self.kept.fragments();
-        // What is kept back is less without it.
+        // The reserve shrinks with the capacity.
         let rest = state.capacity.saturating_sub(capacity);
         let is_shared = others > 1 && geometry.main_has_data;
         let for_metadata = if is_shared { kept_of(geometry) } else { 0 };
@@ -336,26 +329,27 @@ impl Allocator {
         Ok(wanted.saturating_sub(rest))
     }
 
-    /// Whether group `number` is of a disk group that leaves.
-    pub(super) fn group_leaves(state: &State, number: u32) -> bool {
+    pub(super) fn group_leaves(state: &AllocatorState, number: u32) -> bool {
         let mut leaving = state.shares.iter().filter(|share| share.is_leaving);
         leaving.any(|share| share.numbers.contains(&number))
     }
 
-    /// Whether an allocation group is of a disk group.
     pub(crate) fn is_of(&self, group: u32, disk_group: u8) -> bool {
-        self.geometry().disk_group_of(group) == Some(disk_group)
+        self.geometry().group_layout().disk_group_of(group) == Some(disk_group)
     }
 
-    /// Returns what is in groups `numbers`, which leave, besides their fronts.
+    /// Returns the contents of groups that leave.
     ///
     /// # Errors
     ///
     /// A failure to read the maps.
-    pub(crate) fn left_in(&self, numbers: impl Iterator<Item = u32>) -> FsResult<Left> {
+    pub(crate) fn left_in(
+        &self,
+        numbers: impl Iterator<Item = u32>,
+    ) -> FsResult<RemainingContents> {
         let mut state = self.state.lock();
         let geometry = self.geometry();
-        let mut left = Left::default();
+        let mut left = RemainingContents::default();
         for number in numbers {
             if !state.groups.contains_key(&number) && !self.is_initialised(number)? {
                 continue;
@@ -365,7 +359,7 @@ impl Allocator {
                 let id = SegmentId { group: number, segment: at };
                 if segment.kind == SegmentKind::Metadata {
                     let front = front_of(geometry, number);
-                    // It lies where pages can be, of one segment after the other.
+                    // The front fills the metadata areas of the first segments.
                     let room = geometry.metadata_fragments(number);
                     let front = front.saturating_sub(at.saturating_mul(room)).min(room);
                     let pages = segment.held.saturating_sub(front);
@@ -375,7 +369,7 @@ impl Allocator {
                     continue;
                 }
                 let bytes = u64::from(segment.held) << geometry.fragment_shift;
-                // An open one has what is not installed yet.
+                // An open segment counts as not empty: its blocks may await their map update.
                 left.bytes += if segment.is_open { bytes.max(1) } else { bytes };
                 left.freed_bytes += u64::from(segment.pending) << geometry.fragment_shift;
                 if segment.held > segment.pending && !segment.is_open {
@@ -386,8 +380,8 @@ impl Allocator {
         Ok(left)
     }
 
-    /// Clears the entries of groups `numbers`, which leave, if nothing is in them. Returns whether
-    /// it is so. Nothing of them is in memory afterwards.
+    /// Drops empty groups that leave from memory and from the group table. Returns false if one is
+    /// not empty.
     ///
     /// # Errors
     ///
@@ -397,8 +391,7 @@ impl Allocator {
         numbers: impl Iterator<Item = u32> + Clone,
     ) -> FsResult<bool> {
         let left = self.left_in(numbers.clone())?;
-        let is_planted = planted::is(Planted::TakenOutWithLiveBlocks);
-        if left.bytes > 0 && !is_planted {
+        if left.bytes > 0 && !planted!(TakenOutWithLiveBlocks) {
             return Ok(false);
         }
         let mut state = self.state.lock();
@@ -425,13 +418,13 @@ impl Allocator {
             self.journal.end(tx);
             let fragments = u64::try_from(fragments).unwrap_or(0);
             state.used -= fragments;
-            // GR3.
+            // The cleared fronts no longer count as capacity (GR3).
             state.capacity = state.capacity.saturating_sub(fragments);
         }
         Ok(true)
     }
 
-    /// Returns what allocation groups have room for and hold.
+    /// Returns capacity and used fragments.
     ///
     /// # Errors
     ///
@@ -441,15 +434,15 @@ impl Allocator {
         space.failure.map_or(Ok((space.capacity, space.used)), Err)
     }
 
-    /// The same, but no more than `budget` descriptors are read for it, which becomes less by those
-    /// that were; what was read once is known from then on.
+    /// Returns capacity and usage of groups, with at most `budget` reads of descriptors. Results
+    /// are cached.
     pub(crate) fn space_within(
         &self,
         numbers: impl Iterator<Item = u32>,
         budget: &mut u32,
     ) -> GroupsSpace {
         let mut space = GroupsSpace { is_counted: true, ..GroupsSpace::default() };
-        // Who has nothing to spend asks for what memory knows alone.
+        // Without a budget only memory is consulted.
         let may_look = *budget > 0;
         for number in numbers {
             space.capacity += capacity_of(self.geometry(), number);
@@ -465,8 +458,8 @@ impl Allocator {
         space
     }
 
-    /// Returns how many fragments of a group are in use; `None`: the budget is spent. One that is
-    /// not in memory does not change, so it is read once.
+    /// Returns the fragments in use, `None` if the budget is spent. The result is cached, since a
+    /// group outside memory does not change.
     fn used_within(&self, number: u32, budget: &mut u32, may_look: bool) -> FsResult<Option<u32>> {
         let state = self.state.lock();
         if let Some(group) = state.groups.get(&number) {
@@ -491,19 +484,18 @@ impl Allocator {
         Ok(Some(used))
     }
 
-    /// Fragments that the pages of a disk group that goes take of the main one; 0: it has no more
-    /// than there is room for. What is missing, else.
+    /// Returns the fragments missing in the main disk group for pages that leave.
     fn missing_for_pages(
         &self,
-        state: &State,
+        state: &AllocatorState,
         numbers: impl Iterator<Item = u32> + Clone,
     ) -> FsResult<u64> {
-        // G7: where data is elsewhere metadata has the main disk group alone.
+        // Metadata has no limit of its own in a main disk group with data (G7).
         let Some(apart) = &state.apart else { return Ok(0) };
         let geometry = self.geometry();
         let mut pages = 0;
         for number in numbers {
-            if geometry.range_of(number).is_some_and(may_have_pages) {
+            if geometry.group_layout().range_of(number).is_some_and(may_have_pages) {
                 pages += self.pages_held(number)?;
             }
         }
@@ -513,7 +505,7 @@ impl Allocator {
         Ok((pages + apart.reserve + state.promised).saturating_sub(apart.free()))
     }
 
-    /// Returns how many fragments pages have of an allocation group, its front left out.
+    /// Returns the fragments of metadata pages, without the front.
     fn pages_held(&self, number: u32) -> FsResult<u64> {
         if !self.is_initialised(number)? {
             return Ok(0);
@@ -528,10 +520,9 @@ impl Allocator {
         Ok(held.saturating_sub(front_of(self.geometry(), number).into()))
     }
 
-    /// Returns about how many segments of a disk group are free: of groups in use that are not in
-    /// memory half.
-    fn free_of(&self, state: &State, share: &Share) -> i64 {
-        if share.is_leaving && !planted::is(Planted::LeavingGetsSegments) {
+    /// Estimates the free segments. Half of a used group outside memory counts as free.
+    fn free_of(&self, state: &AllocatorState, share: &SegmentSource) -> i64 {
+        if share.is_leaving {
             return 0;
         }
         let geometry = self.geometry();
@@ -548,9 +539,12 @@ impl Allocator {
         i64::try_from(free).unwrap_or(i64::MAX >> 8)
     }
 
-    /// Returns the disk groups in the order in which they are asked for a segment: positions in
-    /// `shares`.
-    pub(super) fn order_of_shares(&self, state: &mut State, preference: Preference) -> Vec<usize> {
+    /// Returns positions in `shares`, in the order of the search for a segment.
+    pub(super) fn order_of_shares(
+        &self,
+        state: &mut AllocatorState,
+        preference: PlacementPreference,
+    ) -> Vec<usize> {
         if state.shares.len() == 1 {
             return vec![0];
         }
@@ -558,7 +552,7 @@ impl Allocator {
         let free = |at: usize| {
             let share = &state.shares[at];
             match (share.is_main, self.gives_data(state, at)) {
-                // GR1.
+                // Without the segments kept for metadata (GR1).
                 (true, true) => (self.free_of(state, share) - kept).max(0),
                 (_, false) if share.is_main || !share.has_data => 0,
                 _ => self.free_of(state, share),
@@ -567,7 +561,7 @@ impl Allocator {
         let weights: Vec<i64> = (0..state.shares.len()).map(free).collect();
         let mut is_wanted: Vec<bool> =
             state.shares.iter().map(|share| preference.serves(share)).collect();
-        // GR5: where what is wanted is full, the others share as if nothing were.
+        // GR5: without room in preferred disk groups, the preference is ignored.
         if !weights.iter().zip(&is_wanted).any(|(weight, is_wanted)| *is_wanted && *weight > 0) {
             is_wanted.fill(true);
         }
@@ -578,32 +572,27 @@ impl Allocator {
             share.credit += weight;
             total += weight;
         }
-        let is_planted = planted::is(Planted::LeavingGetsSegments);
-        let may_give = |at: &usize| self.gives_data(state, *at) || is_planted;
+        let may_give = |at: &usize| self.gives_data(state, *at);
         let mut order: Vec<usize> = (0..state.shares.len()).filter(may_give).collect();
-        let lanes = |share: &Share| {
-            let is_of = |other: &&Share| other.disk_group == share.disk_group;
+        let lanes = |share: &SegmentSource| {
+            let is_of = |other: &&SegmentSource| other.disk_group == share.disk_group;
             state.shares.iter().filter(is_of).count()
         };
-        // One without room is asked last, whatever credit it has left.
+        // A full disk group comes last, whatever its credit.
         order.sort_by_key(|at| {
             let share = &state.shares[*at];
             let is_anothers = preference.is_anothers_turn(share, lanes(share));
             (weights[*at] == 0, !is_wanted[*at], is_anothers, -share.credit)
         });
-        if planted::is(Planted::PlacementIsLimit) && preference.is_placed() {
-            order.retain(|at| preference.serves(&state.shares[*at]));
-        }
         if let Some(first) = order.first() {
             state.shares[*first].credit -= total;
         }
         order
     }
 
-    /// Finds a free segment in the disk group at `at` of `shares`, from `start` on.
     pub(super) fn find_free_in(
         &self,
-        state: &mut State,
+        state: &mut AllocatorState,
         at: usize,
         start: SegmentId,
     ) -> FsResult<Option<SegmentId>> {
@@ -623,9 +612,8 @@ impl Allocator {
         Ok(None)
     }
 
-    /// Returns how many segments are free in the disk groups that give any, counting no further
-    /// than `enough`.
-    pub(super) fn count_free(&self, state: &mut State, enough: u32) -> FsResult<u32> {
+    /// Counts free segments for data, up to `enough`.
+    pub(super) fn count_free(&self, state: &mut AllocatorState, enough: u32) -> FsResult<u32> {
         let mut free = 0;
         for at in 0..state.shares.len() {
             if self.gives_data(state, at) {
@@ -635,8 +623,13 @@ impl Allocator {
         Ok(free)
     }
 
-    /// The same of one disk group.
-    pub(super) fn count_free_in(&self, state: &mut State, at: usize, enough: u32) -> FsResult<u32> {
+    /// Counts free segments of one disk group, up to `enough`.
+    pub(super) fn count_free_in(
+        &self,
+        state: &mut AllocatorState,
+        at: usize,
+        enough: u32,
+    ) -> FsResult<u32> {
         let (numbers, cursor) = (state.shares[at].numbers.clone(), state.shares[at].cursor);
         let count = numbers.end - numbers.start;
         let (first, mut free) = (cursor.group - numbers.start, 0);
@@ -653,12 +646,11 @@ impl Allocator {
         Ok(free)
     }
 
-    /// Opens a free segment of any disk group that gives one.
     pub(super) fn take_free(
         &self,
-        state: &mut State,
+        state: &mut AllocatorState,
         home: Option<u32>,
-        preference: Preference,
+        preference: PlacementPreference,
     ) -> FsResult<SegmentId> {
         for at in self.order_of_shares(state, preference) {
             let cursor = state.shares[at].cursor;

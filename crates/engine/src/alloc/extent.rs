@@ -2,7 +2,6 @@
 
 use format::ids::Place;
 
-/// A run of fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) place: Place,
@@ -10,14 +9,13 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// Returns which fragments of its group it has. Places from a map may lie anywhere, past the
-    /// end too: who frees them is refused.
+    /// Returns the range of fragments. It may pass the end of the group if a map is damaged.
     fn bounds(self) -> (u64, u64) {
         let start = u64::from(self.place.fragment());
         (start, start + u64::from(self.fragments))
     }
 
-    /// Whether all of `other` lies in it.
+    /// Returns whether `other` is part of `self`.
     pub(crate) fn has(self, other: Extent) -> bool {
         let ((start, end), (other_start, other_end)) = (self.bounds(), other.bounds());
         self.place.disk_group() == other.place.disk_group()
@@ -26,7 +24,6 @@ impl Extent {
             && other_end <= end
     }
 
-    /// Whether it has a fragment of `other`.
     pub(crate) fn overlaps(self, other: Extent) -> bool {
         let ((start, end), (other_start, other_end)) = (self.bounds(), other.bounds());
         self.place.disk_group() == other.place.disk_group()
@@ -35,20 +32,18 @@ impl Extent {
             && other_start < end
     }
 
-    /// Returns the fragments between it and `other`, which begins behind its start in its group.
+    /// Returns the distance to a later extent of the group.
     pub(crate) fn gap_to(self, other: Extent) -> u64 {
         other.bounds().0.saturating_sub(self.bounds().1)
     }
 
-    /// Returns it with `other`, which begins behind its start in the same group, and what lies
-    /// between them.
+    /// Returns the run up to the end of a later extent of the group.
     pub(crate) fn up_to(self, other: Extent) -> Option<Extent> {
         let end = self.bounds().1.max(other.bounds().1);
         let fragments = u32::try_from(end - self.bounds().0).ok()?;
         Some(Extent { place: self.place, fragments })
     }
 
-    /// Whether `other` lies just behind it or just before it.
     pub(crate) fn touches(self, other: Extent) -> bool {
         let ((start, end), (other_start, other_end)) = (self.bounds(), other.bounds());
         self.place.disk_group() == other.place.disk_group()
@@ -56,19 +51,18 @@ impl Extent {
             && (end == other_start || other_end == start)
     }
 
-    /// Grows by `other`, which touches it.
     pub(crate) fn join(&mut self, other: Extent) {
         self.place = self.place.min(other.place);
         self.fragments = self.fragments.saturating_add(other.fragments);
     }
 }
 
-/// Extents that are changed together, as few as they can be.
+/// Extents to change together, joined where adjacent.
 #[derive(Debug, Default)]
 pub(crate) struct Extents(Vec<Extent>);
 
 impl Extents {
-    /// Adds an extent that lies in none of the others.
+    /// Adds an extent that overlaps none.
     pub(crate) fn add(&mut self, extent: Extent) {
         match self.0.last_mut() {
             Some(last) if last.touches(extent) => last.join(extent),
@@ -76,12 +70,11 @@ impl Extents {
         }
     }
 
-    /// Returns how many fragments they have altogether.
     pub(crate) fn fragments(&self) -> u64 {
         self.0.iter().map(|extent| u64::from(extent.fragments)).sum()
     }
 
-    /// Returns the extents in order of place.
+    /// Returns the extents, joined, in order of place.
     pub(crate) fn in_order(mut self) -> Vec<Extent> {
         self.0.sort_unstable_by_key(|extent| extent.place);
         let mut joined = Extents(Vec::with_capacity(self.0.len()));

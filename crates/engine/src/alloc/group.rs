@@ -1,4 +1,4 @@
-//! One allocation group in memory, and how it comes into being.
+//! An allocation group in memory, and its initialisation on disk.
 
 use std::sync::Arc;
 
@@ -12,105 +12,92 @@ use format::group::{
 };
 use format::ids::{Epoch, Lsn, Place, PoolId};
 use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
-use runtime::planted::{self, Planted};
-use storage::device::Purpose;
+use runtime::planted;
+use storage::device::IoPurpose;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::apart::Apart;
-use super::discard::Below;
-use super::spare::Free;
-use super::{Allocator, Extent, Level, State, group_page_index};
-use crate::buffer::{Buffer, corrupt, io, newest_copy, page_of};
+use super::apart::MetadataSpace;
+use super::discard::FreeSegmentContents;
+use super::spare::GroupSpareSpace;
+use super::{Allocator, AllocatorState, Extent, LifetimeLevel, group_page_index};
+use crate::buffer::{PageBuffer, corrupt, io, newest_copy, page_of};
 use crate::convert::{index, narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Tx;
 
-/// Why a transaction that brings a group into being has no page where it makes one.
 pub(super) const OWN_PLACES: &str = "the geometry gives each page of a group a place of its own";
 
-/// A segment in memory.
 #[derive(Clone, Debug)]
-pub(super) struct Segment {
+pub(super) struct SegmentState {
     pub(super) kind: SegmentKind,
-    /// Fragments in use or pending.
+    /// Fragments used or pending.
     pub(super) held: u32,
-    /// Fragments freed and not yet released.
     pub(super) pending: u32,
-    /// Blocks are being written to it, or are not yet installed.
+    /// Blocks are being written or mapped.
     pub(super) is_open: bool,
-    /// Fragments written so far.
     pub(super) filled: u32,
-    /// Epoch in which it was opened.
     pub(super) incarnation: Epoch,
-    /// How long its blocks are expected to last.
-    pub(super) level: Level,
-    /// How many have it pinned (G6).
+    pub(super) level: LifetimeLevel,
+    /// Number of [`SegmentPin`](super::pin::SegmentPin)s (G6).
     pub(super) pins: u32,
-    /// What lies there is being discarded, or may be at any time (DH1).
+    /// Held for a discard in flight or expired (DH1).
     pub(super) is_held: bool,
-    /// What may lie there while it is free.
-    pub(super) below: Below,
-    /// Of a metadata segment: a bit per page that is held.
+    /// Possible device contents while the segment is free.
+    pub(super) below: FreeSegmentContents,
+    /// A bit per page of a metadata segment, set if used or pending.
     pages: Vec<u64>,
 }
 
-impl Segment {
-    /// One that was never used.
-    const UNUSED: Segment = Segment {
+impl SegmentState {
+    const UNUSED: SegmentState = SegmentState {
         kind: SegmentKind::Free,
         held: 0,
         pending: 0,
         is_open: false,
         filled: 0,
         incarnation: Epoch(0),
-        level: Level::MOVED,
+        level: LifetimeLevel::MOVED,
         pins: 0,
         is_held: false,
-        below: Below::Nothing,
+        below: FreeSegmentContents::Nothing,
         pages: Vec::new(),
     };
 
     pub(super) fn is_free(&self) -> bool {
         let is_data_or_free = matches!(self.kind, SegmentKind::Free | SegmentKind::Data);
-        let is_pinned = self.pins > 0 && !planted::is(Planted::PinForgotten);
-        let is_held = self.is_held && !planted::is(Planted::DiscardNotHeld);
-        self.held == 0 && !self.is_open && !is_pinned && !is_held && is_data_or_free
+        let is_pinned = self.pins > 0 && !planted!(PinForgotten);
+        self.held == 0 && !self.is_open && !is_pinned && !self.is_held && is_data_or_free
     }
 }
 
-/// An allocation group in memory.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) descriptor: Arc<Buffer>,
-    pub(super) segments: Vec<Segment>,
+pub(super) struct AllocationGroup {
+    pub(super) descriptor: Arc<PageBuffer>,
+    pub(super) segments: Vec<SegmentState>,
     pub(super) free_count: u32,
-    /// Pages of metadata segments that nobody has.
     pub(super) free_pages: u32,
-    /// Numbers of its metadata segments.
     metadata: Vec<u32>,
 }
 
-impl Group {
-    /// Returns how many of its fragments are in use.
+impl AllocationGroup {
     pub(super) fn used(&self) -> u32 {
         DescriptorDisk::of(page_of(&self.descriptor.bytes())).fragments_used.get()
     }
 
-    /// Returns how many fragments its descriptor says that it has.
+    /// Returns the length in fragments that the descriptor states.
     pub(super) fn stated(&self) -> u32 {
         DescriptorDisk::of(page_of(&self.descriptor.bytes())).fragments.get()
     }
 
-    /// It has `segments` from now on: those at its end nobody has used.
+    /// Extends the group by unused segments, to `segments`.
     pub(super) fn become_longer(&mut self, segments: u32) {
         let more = segments.saturating_sub(narrow(wide(self.segments.len())));
-        self.segments.resize(index(segments), Segment::UNUSED);
+        self.segments.resize(index(segments), SegmentState::UNUSED);
         self.free_count += more;
     }
 
-    /// Returns what its metadata segments have left.
-    pub(super) fn free(&self) -> Free {
-        Free { pages: self.free_pages, segments: narrow(wide(self.metadata.len())) }
+    pub(super) fn free(&self) -> GroupSpareSpace {
+        GroupSpareSpace { pages: self.free_pages, segments: narrow(wide(self.metadata.len())) }
     }
 
     pub(super) fn metadata_with_room(&self) -> Option<u32> {
@@ -121,7 +108,7 @@ impl Group {
         self.metadata.iter().copied().find(has_room)
     }
 
-    /// Whether `extent` can have been given out: a damaged pointer may lead anywhere.
+    /// Returns whether `extent` can have been allocated. A damaged pointer may lead anywhere.
     pub(super) fn has_given(&self, extent: Extent, geometry: &Geometry) -> bool {
         let (fragment, step) = (extent.place.fragment(), geometry.page_fragments());
         let number = geometry.segment_of(extent.place);
@@ -154,11 +141,10 @@ impl Group {
         if self.free_count == 0 {
             return None;
         }
-        let found = self.segments.iter().skip(index(from)).position(Segment::is_free)?;
+        let found = self.segments.iter().skip(index(from)).position(SegmentState::is_free)?;
         Some(from + narrow(wide(found)))
     }
 
-    /// `segment` of this group, which is group `number`, holds pages from epoch `incarnation` on.
     pub(super) fn become_metadata(
         &mut self,
         (number, segment): (u32, u32),
@@ -168,10 +154,8 @@ impl Group {
         let entry = &mut self.segments[index(segment)];
         assert!(entry.is_free(), "G3: a segment changes its kind only while it is empty");
         entry.kind = SegmentKind::Metadata;
-        if !planted::is(Planted::MetadataKeepsIncarnation) {
-            (entry.incarnation, entry.filled) = (incarnation, 0);
-        }
-        entry.below = Below::Kept;
+        (entry.incarnation, entry.filled) = (incarnation, 0);
+        entry.below = FreeSegmentContents::Kept;
         entry.pages = empty_pages(geometry, number);
         self.free_pages += clear_bits(&entry.pages);
         self.free_count -= 1;
@@ -185,7 +169,7 @@ impl Group {
         entry.is_open = true;
         entry.kind = SegmentKind::Data;
         entry.incarnation = incarnation;
-        entry.below = Below::Kept;
+        entry.below = FreeSegmentContents::Kept;
         entry.filled = 0;
         self.free_count -= 1;
     }
@@ -199,7 +183,7 @@ impl Group {
         }
     }
 
-    /// Takes a page of a metadata segment that has room; returns its fragment in the group.
+    /// Takes a page. Returns its first fragment.
     pub(super) fn take_page(&mut self, segment: u32, geometry: &Geometry) -> u32 {
         let step = geometry.page_fragments();
         let entry = &mut self.segments[index(segment)];
@@ -211,8 +195,7 @@ impl Group {
         segment * geometry.segment_fragments + (narrow(wide(word)) * 64 + bit) * step
     }
 
-    /// Gives back a page that was taken: at once, for nobody has seen it, or by a release. A
-    /// segment that has none left is free for anything, as an empty data segment is.
+    /// Frees a page. A segment without used pages is free for any purpose.
     pub(super) fn release_page(&mut self, fragment: u32, geometry: &Geometry) {
         let step = geometry.page_fragments();
         let segment = fragment / geometry.segment_fragments;
@@ -232,7 +215,6 @@ impl Group {
         }
     }
 
-    /// Makes freed fragments free.
     pub(super) fn release(&mut self, extent: Extent, geometry: &Geometry) {
         let fragment = extent.place.fragment();
         let segment = index(geometry.segment_of(extent.place));
@@ -242,7 +224,7 @@ impl Group {
             return;
         }
         let entry = &mut self.segments[segment];
-        // Less than was freed only if the disk lied about a count: it is not believed, nor fatal.
+        // Saturating, because the count on disk may be wrong.
         entry.held = entry.held.saturating_sub(extent.fragments);
         if entry.is_free() {
             self.free_count += 1;
@@ -254,7 +236,7 @@ fn clear_bits(words: &[u64]) -> u32 {
     words.iter().map(|word| word.count_zeros()).sum()
 }
 
-/// Returns a bit for each page of a metadata segment of `group`, set where none can be.
+/// Returns the page bits of an empty metadata segment. Bits without a page are set.
 fn empty_pages(geometry: &Geometry, group: u32) -> Vec<u64> {
     let pages = geometry.metadata_pages(group);
     let mut words = vec![0_u64; index(pages.div_ceil(64))];
@@ -267,8 +249,8 @@ fn empty_pages(geometry: &Geometry, group: u32) -> Vec<u64> {
 }
 
 impl Allocator {
-    /// Loads `number` into memory, bringing it into being on its first use.
-    pub(super) fn ensure_group(&self, state: &mut State, number: u32) -> FsResult<()> {
+    /// Loads a group into memory, and initialises it on disk at its first use.
+    pub(super) fn ensure_group(&self, state: &mut AllocatorState, number: u32) -> FsResult<()> {
         if state.groups.contains_key(&number) {
             return Ok(());
         }
@@ -290,14 +272,13 @@ impl Allocator {
         Ok(())
     }
 
-    /// Whether space of group `number` can be given out: it is loaded if need be. One that cannot
-    /// be read gives nothing, and keeps nobody from the others; it is asked again after some
-    /// minutes, for it may have been mended.
+    /// Returns whether a group may allocate; loads it if necessary. An unreadable group may not,
+    /// until a retry some minutes later.
     ///
     /// # Errors
     ///
-    /// What is wrong with the totals of the pool: that is of all groups.
-    pub(super) fn can_give(&self, state: &mut State, number: u32) -> FsResult<bool> {
+    /// Damage of the pool's totals, which concerns all groups, or a failed journal.
+    pub(super) fn can_give(&self, state: &mut AllocatorState, number: u32) -> FsResult<bool> {
         if state.groups.contains_key(&number) {
             return Ok(true);
         }
@@ -309,13 +290,13 @@ impl Allocator {
             Err(FsError::Corrupt { defect, file }) if defect.code == DefectCode::AG007 => {
                 Err(FsError::Corrupt { defect, file })
             }
-            Err(error) if planted::is(Planted::UnreadGroupStopsAll) => Err(error),
             Err(error) => {
                 self.journal.check_alive()?;
                 tracing::error!(
                     %error,
                     group = number,
-                    "an allocation group cannot be read: nothing new goes there; run holdfast check"
+                    "an allocation group cannot be read: nothing new goes there; run `holdfast \
+                     check POOL`"
                 );
                 state.unread.insert(number);
                 Ok(false)
@@ -323,14 +304,13 @@ impl Allocator {
         }
     }
 
-    /// Says in the descriptor of a group, and in the group table, that it has as many fragments as
-    /// the superblock says, in a transaction of its own. Until that is so nothing lies behind what
-    /// they say: see [`Geometry::can_have_had`].
+    /// Logs the longer length of a group, in a transaction of its own. Before that transaction
+    /// nothing is allocated beyond the old length: see [`Geometry::can_have_had`].
     pub(super) fn describe_longer(
         &self,
         number: u32,
-        descriptor: &Arc<Buffer>,
-        table: Option<&Arc<Buffer>>,
+        descriptor: &Arc<PageBuffer>,
+        table: Option<&Arc<PageBuffer>>,
     ) {
         let geometry = self.geometry();
         let (fragments, segments) = (geometry.fragments_of(number), geometry.segments_of(number));
@@ -344,7 +324,7 @@ impl Allocator {
         self.journal.end(tx);
     }
 
-    pub(super) fn table_buffer(&self, number: u32) -> FsResult<Option<Arc<Buffer>>> {
+    pub(super) fn table_buffer(&self, number: u32) -> FsResult<Option<Arc<PageBuffer>>> {
         let page = u64::from(number) / format::group::GROUPS_PER_TABLE_PAGE;
         if !is_table_page_used(page_of(&self.root.bytes()), page) {
             return Ok(None);
@@ -361,7 +341,7 @@ impl Allocator {
         Ok(entry.expect("inside a page").0.state != 0)
     }
 
-    /// Clears the entry of a group; returns whether it was in use.
+    /// Clears a group table entry. Returns whether it was in use.
     pub(super) fn clear_entry(&self, tx: &mut Tx, number: u32) -> FsResult<bool> {
         let Some(buffer) = self.table_buffer(number)? else { return Ok(false) };
         if !self.is_initialised(number)? {
@@ -371,7 +351,6 @@ impl Allocator {
         Ok(true)
     }
 
-    /// Returns how many fragments of a group are in use, as its descriptor says.
     pub(super) fn used_of(&self, number: u32) -> FsResult<u32> {
         let owner = PageOwner { index: u64::from(number), ..PageOwner::default() };
         let place = self.geometry().descriptor_place(number);
@@ -380,8 +359,7 @@ impl Allocator {
         Ok(DescriptorDisk::of(page_of(&bytes)).fragments_used.get())
     }
 
-    /// Brings a group into being, in a transaction of its own.
-    fn initialise(&self, state: &mut State, number: u32) -> FsResult<()> {
+    fn initialise(&self, state: &mut AllocatorState, number: u32) -> FsResult<()> {
         let unused = Self::share_of(state, number).map(|share| (share.is_main, share.unused));
         if unused == Some((true, 0)) {
             let what = format!("all groups are said to be in use, {number} is not");
@@ -391,7 +369,7 @@ impl Allocator {
         let table = self.table_buffer(number)?;
         let mut tx = self.journal.begin_unreserved();
         let (geometry, pool_id) = (self.geometry(), self.cache.pool_id());
-        let root = u32::from(geometry.has_root_page(number));
+        let root = u32::from(geometry.group_layout().has_root_page(number));
         let mut pages = GroupPages::build(geometry, pool_id, number, root, tx.epoch);
         pages.pages.extend((root > 0).then(|| root_page(geometry, pool_id, number, tx.epoch)));
         let (used, entry) = (pages.fragments_used, pages.entry);
@@ -406,15 +384,15 @@ impl Allocator {
         tx.add_u64(&self.root, TOTAL_GROUPS_USED_OFFSET, 1);
         self.journal.end(tx);
         state.used += u64::from(used);
-        Apart::change(state, number, |apart| apart.used += u64::from(used));
+        MetadataSpace::change(state, number, |apart| apart.used += u64::from(used));
         if let Some(share) = Self::share_of(state, number) {
             share.unused = share.unused.saturating_sub(1);
         }
         Ok(())
     }
 
-    /// Refuses to bring a group into being where a descriptor of this pool lies: then it is the
-    /// group table whose last write was lost, and the group is full of files.
+    /// Refuses to initialise a group that already has a descriptor: the write of its group table
+    /// entry was lost, and the group holds files.
     fn check_never_used(&self, number: u32) -> FsResult<()> {
         let place = self.geometry().descriptor_place(number);
         let is_descriptor = |bytes: &PageBytes| {
@@ -424,7 +402,7 @@ impl Allocator {
         let copies = newest_copy(&self.volume, place, Lsn(u64::MAX), &is_descriptor);
         let bytes = match copies {
             Some(newest) => newest.bytes,
-            None => self.volume.read_page(Purpose::Home, place).map_err(io)?,
+            None => self.volume.read_page(IoPurpose::Home, place).map_err(io)?,
         };
         if !is_descriptor(page_of(&bytes)) {
             return Ok(());
@@ -432,7 +410,7 @@ impl Allocator {
         Err(self.journal.fail_corrupt(DefectCode::AG010.found(format!(
             "the group table says that group {number} was never used, and its descriptor lies \
              there: a write of the group table was lost. Nothing was changed; copy what can be \
-             read, and run holdfast check"
+             read, and run `holdfast check POOL`"
         ))))
     }
 
@@ -448,10 +426,9 @@ impl Allocator {
         tx.put(&self.root, byte, &[root[byte] | 1 << (position % 8)]);
     }
 
-    /// Holds what the pages of a group say of its space against each other. They change in one
-    /// transaction, so where they differ the last write of one of them was lost, and what is taken
-    /// by one would be given out again by another.
-    fn check_counts(&self, group: &Group, number: u32) -> FsResult<()> {
+    /// Compares the descriptor's counts with the segment usage. Both change in one transaction, so
+    /// a difference means a lost write, after which an allocation could overwrite space in use.
+    fn check_counts(&self, group: &AllocationGroup, number: u32) -> FsResult<()> {
         let geometry = self.geometry();
         let mut marked_in_group = 0;
         for (segment, usage) in (0..).zip(&group.segments) {
@@ -461,7 +438,7 @@ impl Allocator {
                 return Err(self.journal.fail_corrupt(DefectCode::SG002.found(format!(
                     "segment {segment} of group {number} says {} live fragments, its free \
                      map {marked}: a write of one of them was lost. Nothing was changed; copy what \
-                     can be read, and run holdfast check",
+                     can be read, and run `holdfast check POOL`",
                     usage.held
                 ))));
             }
@@ -475,14 +452,14 @@ impl Allocator {
             return Err(self.journal.fail_corrupt(DefectCode::AG005.found(format!(
                 "group {number} says {stated} fragments in use of {segments} segments, its \
                  free map {marked_in_group} of {}: a write of one of them was lost. Nothing was \
-                 changed; copy what can be read, and run holdfast check",
+                 changed; copy what can be read, and run `holdfast check POOL`",
                 geometry.segments_of(number)
             ))));
         }
         Ok(())
     }
 
-    /// Returns how many fragments of a segment the free map marks as in use.
+    /// Counts the used fragments of a segment in the free map.
     fn count_marked(&self, number: u32, segment: u32) -> FsResult<u32> {
         let fragments = self.geometry().segment_fragments;
         let (mut at, end) = (segment * fragments, (segment + 1) * fragments);
@@ -498,7 +475,7 @@ impl Allocator {
         Ok(marked)
     }
 
-    /// Returns every page that is looked at when a group is loaded.
+    /// Returns the pages that a load reads.
     pub(crate) fn pages_to_load(&self, number: u32) -> Vec<Place> {
         let geometry = self.geometry();
         let maps = (0..geometry.map_pages()).map(|page| geometry.free_map_place(number, page));
@@ -507,13 +484,13 @@ impl Allocator {
         std::iter::once(descriptor).chain(maps).chain(usages).collect()
     }
 
-    fn load(&self, number: u32) -> FsResult<Group> {
+    fn load(&self, number: u32) -> FsResult<AllocationGroup> {
         let geometry = self.geometry();
         self.cache.bring_in(self.pages_to_load(number));
         let owner = PageOwner { index: u64::from(number), ..PageOwner::default() };
         let place = geometry.descriptor_place(number);
         let descriptor = self.cache.page(place, PageKind::GroupDescriptor, owner)?;
-        let mut group = Group {
+        let mut group = AllocationGroup {
             descriptor,
             segments: Vec::with_capacity(index(geometry.segments_of(number))),
             free_count: 0,
@@ -527,20 +504,22 @@ impl Allocator {
             if usage.live > geometry.segment_fragments {
                 return Err(bad_usage(DefectCode::SG002, number, segment));
             }
-            let mut entry = Segment {
+            let mut entry = SegmentState {
                 kind: usage.kind,
                 held: usage.live,
                 pending: 0,
                 is_open: false,
                 filled: usage.filled,
                 incarnation: usage.incarnation,
-                level: Level::MOVED,
+                level: LifetimeLevel::MOVED,
                 pins: 0,
                 is_held: false,
-                // Whether it was discarded no mount knows of the one before.
+                // Discards are not recorded on disk.
                 below: match usage.kind {
-                    SegmentKind::Free => Below::Nothing,
-                    SegmentKind::Data | SegmentKind::Metadata | SegmentKind::Journal => Below::Kept,
+                    SegmentKind::Free => FreeSegmentContents::Nothing,
+                    SegmentKind::Data | SegmentKind::Metadata | SegmentKind::Journal => {
+                        FreeSegmentContents::Kept
+                    }
                 },
                 pages: Vec::new(),
             };
@@ -577,18 +556,15 @@ fn bad_usage(code: DefectCode, group: u32, segment: u32) -> FsError {
     corrupt(code.found(format!("usage of segment {segment} of group {group}")))
 }
 
-/// The pages that a group is born with.
 pub(crate) struct GroupPages {
-    /// Place and bytes of each.
     pub(crate) pages: Vec<(Place, PageBytes)>,
-    /// Fragments in use from the start: the front, and `extra` pages behind it.
+    /// Fragments of the front and the extra pages.
     pub(crate) fragments_used: u32,
-    /// What the group table says of it.
     pub(crate) entry: GroupEntryDisk,
 }
 
 impl GroupPages {
-    /// Builds the pages of `number`, with `extra_pages` in use behind its front.
+    /// Builds the pages, with `extra_pages` in use behind the front.
     pub(crate) fn build(
         geometry: &Geometry,
         pool_id: PoolId,
@@ -612,7 +588,7 @@ impl GroupPages {
         for map in 0..geometry.map_pages() {
             let place = geometry.free_map_place(number, map);
             let (place, mut bytes) = page(place, PageKind::FreeMap, group_page_index(number, map));
-            // No page of fragments lies across two pages of the map.
+            // A page's fragments never cross a map page.
             let first = map * bitmap::BITS_PER_PAGE;
             let fragments =
                 (0..front_pages).map(|page| geometry.page_place(number, page).fragment());
@@ -654,15 +630,14 @@ impl GroupPages {
     }
 }
 
-/// Returns a root of the pool that says nothing: what `number`, the first of a disk group that can
-/// be the main one, has behind its front until it is.
+/// Returns an empty root page, for a disk group that can become the main one.
 fn root_page(
     geometry: &Geometry,
     pool_id: PoolId,
     number: u32,
     epoch: Epoch,
 ) -> (Place, PageBytes) {
-    let place = geometry.root_place_in(number);
+    let place = geometry.group_layout().root_place_in(number);
     let mut bytes: PageBytes = [0; format::page::PAGE_BYTES];
     let mut header = PageHeader::new(PageKind::Anode, pool_id, place, PageOwner::default());
     header.birth = epoch;
@@ -705,7 +680,6 @@ fn descriptor(
     disk
 }
 
-/// Makes an empty page of the group table.
 pub(crate) fn table_page(bytes: &mut PageBytes, pool_id: PoolId, place: Place, page: u64) {
     let owner = PageOwner { index: page, ..PageOwner::default() };
     PageHeader::new(PageKind::GroupTable, pool_id, place, owner).encode(bytes);

@@ -1,9 +1,10 @@
-//! Levels: how long the blocks of a segment have lasted, so that what lasts alike goes together.
+//! Levels: the expected lifetime of the blocks of a segment, so that blocks of similar lifetime
+//! share segments.
 //!
-//! A block that is overwritten rises one level from where it was, a block that the cleaner moves
-//! sinks one: so blocks find the level where they are overwritten about as often as they are
-//! moved, and a segment empties as a whole or hardly at all. Nothing is measured, and nothing of it
-//! is on the disk: after a mount a segment has level 1, whatever it had.
+//! An overwrite lowers a block's level number by one; a move by the cleaner raises it by one. So a
+//! block settles where overwrites and moves are about equally frequent, and a segment empties as a
+//! whole or hardly at all. Levels are neither measured nor stored: after a mount every segment has
+//! level 1.
 
 use format::ids::Place;
 
@@ -11,51 +12,49 @@ use super::{Allocator, CLEANER_SEGMENTS, SegmentId};
 use crate::convert::index;
 use crate::error::FsResult;
 
-/// Levels, each with an open segment of its own. In a model of the cleaner four write 5 % more at
-/// 90 % full with 90 of 100 writes to a tenth of the blocks, six 3 % less; where all blocks are
-/// alike each costs 0.5 to 1 %.
+/// Number of levels, each with an open segment. In a model of the cleaner at 90 % full, with 90 %
+/// of the writes to a tenth of the blocks, four levels write 5 % more than five, and six 3 % less.
+/// With uniformly overwritten blocks each level costs 0.5 to 1 %.
 const LEVELS: u8 = 5;
 
-/// How long a block is expected to last: the higher the number, the longer.
+/// Expected lifetime: a higher number is longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Level(u8);
+pub(crate) struct LifetimeLevel(u8);
 
-impl Level {
-    /// What has no earlier version.
-    pub(crate) const FIRST: Level = Level(0);
-    /// What is moved for the first time, or of which nothing is known.
-    pub(crate) const MOVED: Level = Level(1);
+impl LifetimeLevel {
+    /// Blocks without an earlier version.
+    pub(crate) const FIRST: LifetimeLevel = LifetimeLevel(0);
+    /// Blocks moved once, or of unknown history.
+    pub(crate) const MOVED: LifetimeLevel = LifetimeLevel(1);
 
-    /// Returns where a block goes that is overwritten.
-    pub(crate) fn risen(self) -> Level {
-        Level(self.0.saturating_sub(1))
+    /// Returns the level after an overwrite.
+    pub(crate) fn risen(self) -> LifetimeLevel {
+        LifetimeLevel(self.0.saturating_sub(1))
     }
 
-    /// Returns where a block goes that the cleaner moves.
-    pub(crate) fn sunk(self) -> Level {
-        Level((self.0 + 1).min(LEVELS - 1))
+    /// Returns the level after a move by the cleaner.
+    pub(crate) fn sunk(self) -> LifetimeLevel {
+        LifetimeLevel((self.0 + 1).min(LEVELS - 1))
     }
 }
 
 impl Allocator {
-    /// Returns the level of the segment that has `place`.
-    pub(crate) fn level_at(&self, place: Place) -> Level {
+    pub(crate) fn level_at(&self, place: Place) -> LifetimeLevel {
         let segment = self.geometry().segment_of(place);
         let state = self.state.lock();
         let group = state.groups.get(&place.group());
         let known = group.and_then(|group| group.segments.get(index(segment)));
-        known.map_or(Level::MOVED, |segment| segment.level)
+        known.map_or(LifetimeLevel::MOVED, |segment| segment.level)
     }
 
-    /// Notes the level of a segment that was opened.
-    pub(crate) fn set_level(&self, id: SegmentId, level: Level) {
+    pub(crate) fn set_level(&self, id: SegmentId, level: LifetimeLevel) {
         let mut state = self.state.lock();
         let group = state.groups.get_mut(&id.group).expect("the group of an open segment");
         group.segments[index(id.segment)].level = level;
     }
 
-    /// Whether hardly more segments are free than are kept for the cleaner: then no level has one
-    /// of its own.
+    /// Returns whether hardly more free segments than the cleaner's are left, so that levels must
+    /// share open segments.
     ///
     /// # Errors
     ///
@@ -72,10 +71,10 @@ mod tests {
 
     #[test]
     fn levels_end_where_they_end() {
-        assert_eq!(Level::FIRST.risen(), Level::FIRST);
-        assert_eq!(Level::FIRST.sunk(), Level::MOVED);
-        assert_eq!(Level::MOVED.sunk().risen(), Level::MOVED);
-        let deepest = (0..u8::MAX).fold(Level::FIRST, |level, _| level.sunk());
-        assert_eq!(deepest, Level(LEVELS - 1));
+        assert_eq!(LifetimeLevel::FIRST.risen(), LifetimeLevel::FIRST);
+        assert_eq!(LifetimeLevel::FIRST.sunk(), LifetimeLevel::MOVED);
+        assert_eq!(LifetimeLevel::MOVED.sunk().risen(), LifetimeLevel::MOVED);
+        let deepest = (0..u8::MAX).fold(LifetimeLevel::FIRST, |level, _| level.sunk());
+        assert_eq!(deepest, LifetimeLevel(LEVELS - 1));
     }
 }

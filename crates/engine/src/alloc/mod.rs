@@ -1,35 +1,31 @@
-//! The allocator: which fragments are free, and who gets them.
+//! The space allocator: free maps, space counts, segments and pages.
 //!
-//! Mechanism only: *where* is a preference that `policy` states; this module checks it, falls back,
-//! and keeps the maps, the counts and the rules of reuse.
+//! Mechanism only. `policy` states a preference. This module checks it, falls back, and enforces
+//! the rules of reuse.
 //!
 //! # Invariants
 //!
-//! - G1: A fragment is given out at most once until it was freed and released.
-//! - G2: A freed fragment is released only when the checkpoint that took the freeing pages home has
-//!   moved the log's tail past them (K3). Until then it is *pending*.
-//! - G3: A segment changes its kind only while nothing in it is held: neither used nor pending.
-//! - G4: What is used, promised, reserved for blocks or pending, and what no block can have (free
-//!   pages of metadata segments, the front of groups not yet in use), never exceeds the capacity
-//!   less the reserve, so that what was accepted can be installed, and what a full pool must do
-//!   (delete, checkpoint, clean) has room.
-//! - G7: Where the main disk group has no data, metadata has its room and data that of the others:
-//!   each of the two is held against its own (`apart`).
-//! - G8: Where it has data too, so much of it is kept free of data that metadata finds what was
-//!   promised: holes between blocks are of no use to pages. Who would be refused has data moved
-//!   from there to the others.
-//! - G5: A write of what its file holds already, stored or reserved, goes three quarters into the
-//!   reserve: the new version counts beside the old one, or beside what is reserved for it, only
-//!   until it is installed and a checkpoint has released the old one. So after a reclaim it has
-//!   room, whatever else the pool holds.
-//! - G6: A segment that is pinned is neither opened nor made one of another kind, though nothing in
-//!   it is held any more: it is not free before the pin is gone.
+//! - G1: A fragment in use is not allocated again before it was freed and released.
+//! - G2: A freed fragment is released only when the checkpoint that wrote back the freeing pages
+//!   has moved the log's tail past them (K3). Until then it is *pending* (deferred free).
+//! - G3: A segment changes its kind only while none of its fragments is used or pending.
+//! - G4: Fragments used, promised, reserved for blocks, pending, or out of reach of blocks never
+//!   exceed the capacity less the reserve. So each accepted write can be mapped, and a full pool
+//!   can delete, checkpoint and clean. (Promised: set aside for a write until its map update.)
+//! - G5: An overwrite of stored or reserved blocks may use three quarters of the reserve. The next
+//!   checkpoint releases the old version, so after a checkpoint an overwrite has room.
+//! - G6: A pinned segment is neither opened nor given another kind, even when it is empty.
+//! - G7: Where the main disk group holds metadata only, metadata is checked against its room, and
+//!   data against the room of the other disk groups (`apart`).
+//! - G8: Where the main disk group holds data too, enough whole segments there stay free of data
+//!   for promised metadata, since pages cannot use holes between blocks. Data is moved elsewhere
+//!   before a request is refused for this.
 //!
 //! # Concurrency
 //!
-//! One lock. Maps of a group are read under it, once, when the group is first needed.
+//! One lock. A group's maps are read under it, once per open of the pool.
 //!
-//! Not here: the order of writes inside a segment (`segment`), and emptying segments (`vnode`'s
+//! Not here: the order of writes in a segment (`segment`), and emptying segments (`vnode`'s
 //! cleaner).
 
 mod apart;
@@ -50,14 +46,14 @@ mod share;
 mod shortage;
 mod spare;
 
-pub(crate) use apart::MainHas;
-pub(crate) use discard::{Discardable, HeldFree};
-pub(crate) use disk_groups::{CanLeave, Found, Going};
+pub(crate) use apart::MetadataHeadroom;
+pub(crate) use discard::{DiscardSelection, HeldSegments};
+pub(crate) use disk_groups::{GroupsInUse, LeavingDiskGroup, RemovalVerdict};
 pub(crate) use extent::{Extent, Extents};
-pub(crate) use level::Level;
-pub(crate) use pin::Pin;
+pub(crate) use level::LifetimeLevel;
+pub(crate) use pin::SegmentPin;
 pub use preference::PlacementError;
-pub(crate) use preference::Preference;
+pub(crate) use preference::PlacementPreference;
 pub use shortage::Shortage;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -72,37 +68,36 @@ use format::group::{
 };
 use format::ids::{AnodeNo, Epoch, Lsn, Place};
 use format::page::{PageHeader, PageKind, PageOwner, read_u64};
-use runtime::planted::{self, Planted};
+use runtime::if_planted;
 use storage::volume::Volume;
 
-use crate::buffer::{Buffer, Cache, corrupt, page_of};
+use crate::buffer::{Cache, PageBuffer, corrupt, page_of};
 use crate::convert::{index, narrow};
 use crate::error::{FsError, FsResult};
 use crate::journal::{Journal, Tx};
 use crate::sync::{Condvar, Mutex};
-use crate::usage::Kept;
+use crate::usage::UnusedReservations;
 
-use self::apart::Apart;
-use self::change::Looked;
-use self::discard::Withheld;
-use self::group::{Group, OWN_PLACES};
+use self::apart::MetadataSpace;
+use self::change::LastUsedPages;
+use self::discard::ExpiredDiscards;
+use self::group::{AllocationGroup, OWN_PLACES};
 use self::policy::{PlacementPolicy, SegmentView};
-use self::share::{Share, capacity_of, main_of, parts_of};
-use self::spare::Free;
+use self::share::{SegmentSource, capacity_of, main_of, parts_of};
+use self::spare::GroupSpareSpace;
 
-/// Free segments that only the cleaner may take: it needs room to copy into.
+/// Free segments reserved for the cleaner's copies.
 const CLEANER_SEGMENTS: u32 = 2;
-/// Free pages that new names leave in a pool without free segments: for removing, and for maps.
+/// Free pages that creating names must leave in a pool without free segments, for removals and map
+/// pages.
 const PAGES_KEPT: u64 = 16;
-/// The cleaner begins, in the background, when fewer segments than this are free.
+/// The background cleaner starts below this many free segments.
 pub(crate) const LOW_SEGMENTS: u32 = 8;
-/// A writer cleans when fewer segments than this are free: the background did not keep up, and what
-/// the cleaner copies into is all that is left behind them.
+/// Below this many free segments writers clean: hardly more than the cleaner's own are left.
 pub(crate) const FEW_SEGMENTS: u32 = CLEANER_SEGMENTS + 2;
-/// A writer who was refused gets this many free segments, however much must be moved for them.
+/// Free segments to reach after a refusal, at whatever cost in copying.
 pub(crate) const PROMISED_SEGMENTS: u32 = CLEANER_SEGMENTS + 2;
 
-/// A segment, named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SegmentId {
     pub(crate) group: u32,
@@ -110,119 +105,111 @@ pub(crate) struct SegmentId {
 }
 
 impl SegmentId {
-    /// The first that there can be.
     pub(crate) const FIRST: SegmentId = SegmentId { group: 0, segment: 0 };
 }
 
-/// What a transaction took and gave back: settled when it ends.
+/// Space that a running transaction has taken and freed.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     taken: Vec<Extent>,
     freed: Vec<Extent>,
     /// Promised fragments that the transaction turns into used ones.
     installed: u64,
-    /// Fragments that the transaction keeps for blocks, and those that it keeps no longer.
+    /// Fragments newly reserved.
     reserved: u64,
     unreserved: u64,
 }
 
-/// Fragments promised to somebody and not yet used.
+/// How far a request may go into the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// A user's write: refused when the pool is full.
+    /// A user's write, refused when the pool is full.
     User,
-    /// A user's write of what the file holds already (G5).
+    /// A user's overwrite of stored or reserved blocks (G5).
     Held,
-    /// A name that moves: it may use half of the reserve.
+    /// A rename, a removal or a size change. May use half of the reserve.
     Name,
-    /// What must go on in a full pool: cleaning, removing.
+    /// Work that must go on in a full pool: cleaning, removal.
     System,
 }
 
 #[derive(Debug)]
-struct State {
-    groups: BTreeMap<u32, Group>,
-    /// Those that could not be read when space was looked for.
+struct AllocatorState {
+    groups: BTreeMap<u32, AllocationGroup>,
+    /// Groups with unreadable maps, retried after some minutes.
     unread: BTreeSet<u32>,
     ticks: u64,
-    /// Fragments in use of groups that are not in memory, as far as somebody asked.
+    /// Used fragments of groups outside memory, as far as counted.
     used_at_rest: BTreeMap<u32, u32>,
     used: u64,
     promised: u64,
-    /// Kept for blocks of files that are not stored, or not all of them.
+    /// Fragments reserved for blocks not stored, or not in full.
     reserved: u64,
     pending: VecDeque<(Lsn, Vec<Extent>)>,
     pending_fragments: u64,
     /// The disk groups that give segments, the main one first.
-    shares: Vec<Share>,
-    /// Fragments that files and metadata can have altogether.
+    shares: Vec<SegmentSource>,
     capacity: u64,
-    /// Of those what is kept back.
     reserve: u64,
-    /// Of the main disk group where no data may lie there.
-    apart: Option<Apart>,
-    /// Discards that are not answered, and how many were (DH2).
+    /// Counts of a main disk group for metadata only.
+    apart: Option<MetadataSpace>,
+    /// Discards in flight, and discards ended (DH2).
     discarding: u32,
     discards_ended: u64,
 }
 
-/// The allocator of a pool.
 #[derive(Debug)]
 pub(crate) struct Allocator {
     volume: Volume,
     cache: Arc<Cache>,
     journal: Arc<Journal>,
     policy: Box<dyn PlacementPolicy>,
-    /// Needs that are not met on purpose.
+    /// Injected refusals, for tests.
     shortage: Option<Arc<Shortage>>,
-    /// The group table's root: the totals of the pool.
-    root: Arc<Buffer>,
-    /// What is kept free for filesets.
-    pub(crate) kept: Kept,
-    /// Default block size of files: binary logarithm.
+    /// Root of the group table, with the pool's totals.
+    root: Arc<PageBuffer>,
+    pub(crate) kept: UnusedReservations,
+    /// Binary logarithm of the default block size.
     block_shift: u8,
-    /// Fragments of a block of the default size.
     block_fragments: u64,
-    /// Fragments of a segment that blocks of the default size can't have.
+    /// Fragments of a segment that blocks of the default size cannot use.
     lost_fragments: u32,
-    /// What is held because its discard has expired.
-    pub(crate) withheld: Withheld,
-    state: Mutex<State>,
-    /// A discard was answered.
+    pub(crate) withheld: ExpiredDiscards,
+    state: Mutex<AllocatorState>,
     discard_ended: Condvar,
 }
 
-/// How full the pool is, in fragments.
+/// Space counts of the pool, in fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceCounts {
-    /// All that files and metadata can have.
+    /// Available to files and metadata together.
     pub capacity: u64,
     /// In use.
     pub used: u64,
-    /// Accepted and not yet in use.
+    /// Accepted and not yet in use (delayed allocation).
     pub promised: u64,
-    /// Kept for what programs will write where they asked for space ahead.
+    /// Preallocated and not yet written.
     pub reserved: u64,
     /// Kept back, so that a full pool can be emptied and cleaned.
     pub reserve: u64,
-    /// Freed, and not to be used before the next checkpoint.
+    /// Freed, and unusable before the next checkpoint.
     pub pending: u64,
-    /// What blocks can't have: free pages among metadata, and what groups need once they are used.
+    /// Out of reach of blocks: free metadata pages, and fronts of unused groups.
     pub spare: u64,
-    /// Kept free for filesets: the rests of their reservations.
+    /// Unused parts of the reservations of filesets.
     pub kept: u64,
-    /// Free where no data may lie: what metadata can have besides.
+    /// Available to metadata only.
     pub metadata_free: u64,
-    /// What one file written now can have, in a fileset for which nothing is kept.
+    /// Available to one more file, in a fileset without a reservation.
     pub available: u64,
 }
 
 impl Allocator {
-    /// Opens the allocator of a pool whose journal is recovered.
+    /// Opens the allocator after journal recovery.
     ///
     /// # Errors
     ///
-    /// If the totals of the pool can't be read.
+    /// Fails if the totals of the pool are unreadable or damaged.
     pub(crate) fn open(
         volume: Volume,
         cache: Arc<Cache>,
@@ -234,7 +221,11 @@ impl Allocator {
         let place = geometry.group_table_root_place();
         let root = cache.page(place, PageKind::GroupTableRoot, PageOwner::default())?;
         let used = read_u64(page_of(&root.bytes()), TOTAL_FRAGMENTS_USED_OFFSET);
-        let capacity = geometry.groups().map(|number| capacity_of(geometry, number)).sum::<u64>();
+        let capacity = geometry
+            .group_layout()
+            .groups()
+            .map(|number| capacity_of(geometry, number))
+            .sum::<u64>();
         if used > capacity {
             let what = format!("{used} fragments in use of {capacity}");
             return Err(corrupt(DefectCode::AG007.found(what)));
@@ -248,9 +239,9 @@ impl Allocator {
         let groups_used = read_u64(page_of(&root.bytes()), TOTAL_GROUPS_USED_OFFSET);
         let block_fragments = block_fragments(geometry, block_shift);
         let lost_fragments = narrow(lost_of(geometry, block_shift));
-        let mut main = Share::main(geometry);
+        let mut main = SegmentSource::main(geometry);
         main.note_in_use(groups_used);
-        let state = State {
+        let state = AllocatorState {
             groups: BTreeMap::new(),
             unread: BTreeSet::new(),
             ticks: 0,
@@ -275,17 +266,17 @@ impl Allocator {
             policy,
             shortage,
             root,
-            kept: Kept::default(),
+            kept: UnusedReservations::default(),
             block_shift,
             block_fragments,
             lost_fragments,
-            withheld: Withheld::default(),
+            withheld: ExpiredDiscards::default(),
             state,
             discard_ended: Condvar::default(),
         };
         if !parts_of(allocator.geometry()).is_empty() {
-            let of_first = groups_used.saturating_sub(allocator.note_disk_groups()?);
-            let apart = allocator.apart_at_open()?;
+            let of_first = groups_used.saturating_sub(allocator.group_space().note_disk_groups()?);
+            let apart = allocator.group_space().apart_at_open()?;
             let mut state = allocator.state.lock();
             state.shares[0].note_in_use(of_first);
             state.apart = apart;
@@ -294,7 +285,7 @@ impl Allocator {
         Ok(allocator)
     }
 
-    /// Counts a need of space, and says whether it may be met.
+    /// Counts a request for space, which a test may refuse.
     fn need(&self) -> FsResult<()> {
         self.shortage.as_ref().map_or(Ok(()), |shortage| shortage.need())
     }
@@ -303,7 +294,6 @@ impl Allocator {
         self.volume.geometry()
     }
 
-    /// Returns how full the pool is.
     pub(crate) fn counts(&self) -> SpaceCounts {
         let state = self.state.lock();
         SpaceCounts {
@@ -315,25 +305,25 @@ impl Allocator {
             pending: state.pending_fragments,
             spare: self.spare(&state),
             kept: self.kept.fragments(),
-            metadata_free: state.apart.as_ref().map_or(0, Apart::spare),
+            metadata_free: state.apart.as_ref().map_or(0, MetadataSpace::spare),
             available: self.available(&state),
         }
     }
 
-    /// Adds what changed of a group's free pages to the count of all.
-    fn note_spare(state: &mut State, number: u32, before: Free) {
-        let after = state.groups.get(&number).map(Group::free).unwrap_or_default();
+    /// Updates a share's spare count after a change in group `number`.
+    fn note_spare(state: &mut AllocatorState, number: u32, before: GroupSpareSpace) {
+        let after = state.groups.get(&number).map(AllocationGroup::free).unwrap_or_default();
         if let Some(share) = Self::share_of(state, number).filter(|share| share.has_pages()) {
             share.spare.change(before, after);
         }
     }
 
-    /// Promises `fragments` to a caller who will use or return them. `own` is what is kept free for
-    /// his fileset.
+    /// Promises `fragments`, which the caller uses or returns. `own` is its fileset's unused
+    /// reservation.
     ///
     /// # Errors
     ///
-    /// [`FsError::NoSpace`] if a user's promise would touch the reserve (G4).
+    /// [`FsError::NoSpace`] beyond the limit for `urgency` (G4).
     pub(crate) fn promise(&self, fragments: u64, urgency: Urgency, own: u64) -> FsResult<()> {
         let mut state = self.state.lock();
         self.need()?;
@@ -343,18 +333,18 @@ impl Allocator {
         if self.taken(&state) + spare + fragments + kept > state.capacity {
             return Err(FsError::NoSpace);
         }
-        self.check_apart(&state, fragments, urgency)?;
-        self.check_reach(&mut state, fragments, urgency)?;
+        self.group_space().check_apart(&state, fragments, urgency)?;
+        self.group_space().check_reach(&mut state, fragments, urgency)?;
         state.promised += fragments;
         Ok(())
     }
 
-    /// Whether metadata may have `fragments`, spare pages among them. `own` is what is kept free
-    /// for its fileset.
+    /// Checks that metadata may take `fragments`, spare pages included. `own` is the fileset's
+    /// unused reservation.
     ///
     /// # Errors
     ///
-    /// [`FsError::NoSpace`] if they would touch what is kept from `urgency`.
+    /// [`FsError::NoSpace`] beyond the limit for `urgency`.
     pub(crate) fn check_room(&self, fragments: u64, urgency: Urgency, own: u64) -> FsResult<()> {
         let mut state = self.state.lock();
         self.need()?;
@@ -362,37 +352,34 @@ impl Allocator {
         if wanted > state.capacity {
             return Err(FsError::NoSpace);
         }
-        self.check_apart(&state, fragments, urgency)?;
-        self.check_reach(&mut state, fragments, urgency)
+        self.group_space().check_apart(&state, fragments, urgency)?;
+        self.group_space().check_reach(&mut state, fragments, urgency)
     }
 
-    /// What was freed since the last checkpoint counts as used: it can't be written yet.
-    fn taken(&self, state: &State) -> u64 {
-        let reserved = if planted::is(Planted::ReservationIgnored) { 0 } else { state.reserved };
-        state.used + state.promised + reserved + state.pending_fragments
+    /// Returns the fragments that are not free. Pending ones cannot be written yet.
+    fn taken(&self, state: &AllocatorState) -> u64 {
+        state.used + state.promised + state.reserved + state.pending_fragments
     }
 
-    /// Returns what is kept for others from somebody for whose fileset `own` is kept.
-    fn kept_from(&self, state: &State, urgency: Urgency, own: u64) -> u64 {
+    /// Returns the fragments that a request must leave free. `own` is its fileset's unused
+    /// reservation.
+    fn kept_from(&self, state: &AllocatorState, urgency: Urgency, own: u64) -> u64 {
         let for_others = self.kept.fragments().saturating_sub(own);
         match urgency {
-            Urgency::User if planted::is(Planted::ReserveForgotten) => 0,
             Urgency::User => state.reserve + for_others,
             Urgency::Name => state.reserve / 2 + for_others,
-            Urgency::Held if planted::is(Planted::HeldRefused) => state.reserve,
-            // Less than names leave, so that they can't use up what it needs.
+            // Less than what `Name` leaves, so that names cannot use up an overwrite's room.
             Urgency::Held => state.reserve / 4,
             Urgency::System => 0,
         }
     }
 
-    /// Takes a promise back.
     pub(crate) fn unpromise(&self, fragments: u64) {
         let mut state = self.state.lock();
         state.promised = state.promised.checked_sub(fragments).expect("was promised");
     }
 
-    /// Gives out a page for metadata, near `near` if there is room.
+    /// Allocates a metadata page, near `near` if possible.
     ///
     /// # Errors
     ///
@@ -415,27 +402,29 @@ impl Allocator {
 
     fn allocate_page_of(
         &self,
-        state: &mut State,
+        state: &mut AllocatorState,
         (tx, ledger): (&mut Tx, &mut Ledger),
         near: Place,
     ) -> FsResult<Place> {
-        // GR2: what is given up gives none.
+        // Groups that are being given up allocate nothing (GR2).
         let main = state.shares[0].numbers.clone();
         let count = main.end.saturating_sub(main.start);
-        // The policy counts from the first of them.
+        // The policy counts groups from the first of the main disk group.
         let hot = state.shares[0].cursor.group.saturating_sub(main.start);
         let near = near.group().saturating_sub(main.start);
         let mut first = main.start + self.policy.metadata_group(near, hot, count);
-        let has_page = |state: &State, number| {
+        let has_page = |state: &AllocatorState, number| {
             state.groups.get(&number).is_some_and(|group| group.free_pages > 0)
         };
         self.can_give(state, first)?;
         let barred = self.shortage.as_ref().map(|shortage| shortage.barred()).unwrap_or_default();
         let known = state.shares[0].spare.known();
         if (!has_page(state, first) || barred.contains(&first)) && known > 0 {
-            // No segment becomes metadata while another group has a page to give: blocks need it.
-            let roomy =
-                |(number, group): &(&u32, &Group)| group.free_pages > 0 && !barred.contains(number);
+            // No segment becomes metadata while another group has a free page: blocks need
+            // segments.
+            let roomy = |(number, group): &(&u32, &AllocationGroup)| {
+                group.free_pages > 0 && !barred.contains(number)
+            };
             let behind = state.groups.range(first..main.end).find(roomy);
             let found = behind.or_else(|| state.groups.range(main.clone()).find(roomy));
             let found = found.map(|(number, _)| *number).or_else(|| {
@@ -457,22 +446,23 @@ impl Allocator {
             let place = Place::new(0, number, fragment);
             let extent = Extent { place, fragments: self.geometry().page_fragments() };
             state.used += u64::from(extent.fragments);
-            Apart::change(state, number, |apart| apart.used += u64::from(extent.fragments));
+            MetadataSpace::change(state, number, |apart| apart.used += u64::from(extent.fragments));
             ledger.taken.push(extent);
             let group = &state.groups[&number];
-            self.log_change(tx, group, extent, true, &mut Looked::default())?;
+            self.log_change(tx, group, extent, true, &mut LastUsedPages::default())?;
             return Ok(place);
         }
         Err(FsError::NoSpace)
     }
 
-    /// Returns a metadata segment of `group` with a free page, making one if need be.
-    fn metadata_segment(&self, group: &mut Group, number: u32) -> FsResult<Option<u32>> {
+    /// Returns a metadata segment with a free page, perhaps a converted free segment.
+    fn metadata_segment(&self, group: &mut AllocationGroup, number: u32) -> FsResult<Option<u32>> {
         if let Some(segment) = group.metadata_with_room() {
             return Ok(Some(segment));
         }
         let Some(segment) = group.lowest_free() else { return Ok(None) };
-        // In a transaction of its own, so that it stands even if the caller's is given up.
+        // In a transaction of its own, so that an undo of the caller's transaction keeps the
+        // conversion.
         let mut tx = self.journal.begin_unreserved();
         let incarnation = tx.epoch;
         let was_free = group.segments[index(segment)].kind == SegmentKind::Free;
@@ -493,8 +483,7 @@ impl Allocator {
         Ok(Some(segment))
     }
 
-    /// Brings the LSN pages that cover `segment` into being, as far as they are not there.
-    fn add_lsn_pages(&self, tx: &mut Tx, descriptor: &Arc<Buffer>, group: u32, segment: u32) {
+    fn add_lsn_pages(&self, tx: &mut Tx, descriptor: &Arc<PageBuffer>, group: u32, segment: u32) {
         let (geometry, page) = (self.geometry(), descriptor.bytes());
         for index in geometry.lsn_pages_of_segment(segment) {
             if is_lsn_page_used(page_of(&page), index) {
@@ -508,50 +497,46 @@ impl Allocator {
         }
     }
 
-    fn usage_buffer(&self, group: u32, segment: u32) -> FsResult<Arc<Buffer>> {
+    fn usage_buffer(&self, group: u32, segment: u32) -> FsResult<Arc<PageBuffer>> {
         let page = segment / format::group::USAGES_PER_PAGE;
         let owner = PageOwner { index: group_page_index(group, page), ..PageOwner::default() };
         let place = self.geometry().usage_place(group, page);
         self.cache.page(place, PageKind::SegmentUsage, owner)
     }
 
-    fn free_map_buffer(&self, group: u32, page: u32) -> FsResult<Arc<Buffer>> {
+    fn free_map_buffer(&self, group: u32, page: u32) -> FsResult<Arc<PageBuffer>> {
         let owner = PageOwner { index: group_page_index(group, page), ..PageOwner::default() };
         self.cache.page(self.geometry().free_map_place(group, page), PageKind::FreeMap, owner)
     }
 
-    /// Keeps `fragments` for a block that is not stored. Whether there is room the caller has seen.
+    /// Reserves `fragments` for a block. The caller has checked for space.
     pub(crate) fn reserve(&self, tx: &mut Tx, ledger: &mut Ledger, fragments: u32) {
         self.state.lock().reserved += u64::from(fragments);
         ledger.reserved += u64::from(fragments);
         tx.add_u64(&self.root, TOTAL_FRAGMENTS_RESERVED_OFFSET, i64::from(fragments));
     }
 
-    /// Keeps `fragments` no longer, once the transaction has ended.
+    /// Ends a reservation at the end of the transaction.
     pub(crate) fn unreserve(&self, tx: &mut Tx, ledger: &mut Ledger, fragments: u32) {
         ledger.unreserved += u64::from(fragments);
-        if !planted::is(Planted::ReservationLeaked) {
-            tx.add_u64(&self.root, TOTAL_FRAGMENTS_RESERVED_OFFSET, -i64::from(fragments));
-        }
+        tx.add_u64(&self.root, TOTAL_FRAGMENTS_RESERVED_OFFSET, -i64::from(fragments));
     }
 
-    /// Adds `delta` to the pool's count of bytes that filesets have reserved.
+    /// Adds `delta` bytes to the pool's total of reservations.
     pub(crate) fn count_reservations(&self, tx: &mut Tx, delta: i64) {
         tx.add_u64(&self.root, TOTAL_RESERVATIONS_OFFSET, delta);
     }
 
-    /// Whether any fileset has a reservation.
     pub(crate) fn has_reservations(&self) -> bool {
         read_u64(page_of(&self.root.bytes()), TOTAL_RESERVATIONS_OFFSET) > 0
     }
 
-    /// Adds `delta` to the pool's count of anodes in use.
     pub(crate) fn count_anodes(&self, tx: &mut Tx, delta: i64) {
         tx.add_u64(&self.root, format::group::TOTAL_ANODES_USED_OFFSET, delta);
     }
 
-    /// Logs how far an open data segment is written, in a transaction of its own: two that install
-    /// blocks of it may end in either order, or one not at all.
+    /// Logs how far a segment is filled, in a transaction of its own, because transactions that map
+    /// its blocks may end in any order or be undone.
     ///
     /// # Errors
     ///
@@ -563,7 +548,7 @@ impl Allocator {
         self.log_usage(&self.state_of(group, id), id, None)
     }
 
-    fn state_of(&self, group: &Group, id: SegmentId) -> SegmentUsage {
+    fn state_of(&self, group: &AllocationGroup, id: SegmentId) -> SegmentUsage {
         let segment = &group.segments[index(id.segment)];
         SegmentUsage {
             kind: segment.kind,
@@ -574,13 +559,13 @@ impl Allocator {
         }
     }
 
-    /// Logs a segment's usage but for its live count, which belongs to everyone. `newly_used`: the
-    /// descriptor of its group, if the segment was free.
+    /// Logs a segment's usage except its live count, which concurrent transactions change.
+    /// `newly_used` is the group's descriptor if the segment was free.
     fn log_usage(
         &self,
         usage: &SegmentUsage,
         id: SegmentId,
-        newly_used: Option<&Arc<Buffer>>,
+        newly_used: Option<&Arc<PageBuffer>>,
     ) -> FsResult<()> {
         let mut tx = self.journal.begin_unreserved();
         let buffer = self.usage_buffer(id.group, id.segment)?;
@@ -594,16 +579,15 @@ impl Allocator {
         Ok(())
     }
 
-    /// Settles what a transaction that ended at `lsn` took and freed.
     pub(crate) fn settle(&self, ledger: Ledger, lsn: Lsn) {
-        // Most changes give nothing back, and what they took is counted already.
+        // Most transactions free nothing, and allocations are already counted.
         if ledger.installed == 0 && ledger.unreserved == 0 && ledger.freed.is_empty() {
             return;
         }
         let mut state = self.state.lock();
         state.used += ledger.installed;
         state.promised = state.promised.checked_sub(ledger.installed).expect("was promised");
-        // Saturating: the count is the disk's, and the pointers that contradict it are too.
+        // Saturating: a damaged count may contradict the pointers.
         state.reserved = state.reserved.saturating_sub(ledger.unreserved);
         if ledger.freed.is_empty() {
             return;
@@ -612,20 +596,19 @@ impl Allocator {
             let fragments = u64::from(extent.fragments);
             state.used = state.used.saturating_sub(fragments);
             state.pending_fragments += fragments;
-            Apart::change(&mut state, extent.place.group(), |apart| apart.free_later(fragments));
+            MetadataSpace::change(&mut state, extent.place.group(), |apart| {
+                apart.free_later(fragments)
+            });
             let segment = self.geometry().segment_of(extent.place);
             let group = state.groups.get_mut(&extent.place.group()).expect("freed from it");
             group.segments[index(segment)].pending += extent.fragments;
         }
-        let is_planted = planted::is(Planted::FreedSpaceUsedAtOnce);
-        state.pending.push_back((if is_planted { Lsn(0) } else { lsn }, ledger.freed));
+        state.pending.push_back((lsn, ledger.freed));
         drop(state);
-        if is_planted {
-            self.release(Lsn(1));
-        }
+        if_planted!(FreedSpaceUsedAtOnce, self.release(Lsn(u64::MAX)));
     }
 
-    /// Undoes what a transaction that was given up took.
+    /// Takes back the allocations of an undone transaction.
     pub(crate) fn undo(&self, ledger: Ledger) {
         let mut state = self.state.lock();
         state.reserved = state.reserved.saturating_sub(ledger.reserved);
@@ -639,16 +622,18 @@ impl Allocator {
                 group.release_page(extent.place.fragment(), self.geometry());
                 Self::note_spare(&mut state, number, spare);
                 state.used -= u64::from(extent.fragments);
-                Apart::change(&mut state, number, |apart| apart.give_back(extent.fragments));
+                MetadataSpace::change(&mut state, number, |apart| {
+                    apart.give_back(extent.fragments)
+                });
             } else {
                 group.segments[index(segment)].held -= extent.fragments;
             }
         }
-        // The promise of what was to be installed is still the caller's.
+        // The promise stays with the caller.
         let _ = installed;
     }
 
-    /// G2: everything freed before `tail` may be used again.
+    /// Releases all extents freed before `tail` (G2).
     pub(crate) fn release(&self, tail: Lsn) {
         let mut state = self.state.lock();
         while state.pending.front().is_some_and(|(lsn, _)| *lsn < tail) {
@@ -656,7 +641,7 @@ impl Allocator {
             for extent in extents {
                 state.pending_fragments -= u64::from(extent.fragments);
                 let number = extent.place.group();
-                Apart::change(&mut state, number, |apart| apart.release(extent.fragments));
+                MetadataSpace::change(&mut state, number, |apart| apart.release(extent.fragments));
                 let group = state.groups.get_mut(&number).expect("freed from it");
                 let spare = group.free();
                 group.release(extent, self.geometry());
@@ -665,36 +650,34 @@ impl Allocator {
         }
     }
 
-    /// Returns the group in which a directory and the data of its files belong, if the policy has
-    /// one.
+    /// Returns the policy's group for a directory and its files' data.
     pub(crate) fn home_group(&self, directory: AnodeNo) -> Option<u32> {
         let main = main_of(self.geometry());
         let count = main.end.saturating_sub(main.start);
         self.policy.home_group(directory.0, count).map(|group| main.start + group)
     }
 
-    /// Opens a free segment for data that belongs in group `home`, if in any, and is wanted where
-    /// `preference` says.
+    /// Opens a segment for data, if possible in group `home` and as `preference` wants.
     ///
     /// # Errors
     ///
-    /// [`FsError::NoSpace`] if none is free, or only those kept for the cleaner.
+    /// [`FsError::NoSpace`] if only the cleaner's segments are free.
     pub(crate) fn open_segment(
         &self,
         urgency: Urgency,
         home: Option<u32>,
-        preference: Preference,
+        preference: PlacementPreference,
     ) -> FsResult<(SegmentId, Epoch)> {
         let mut state = self.state.lock();
         self.need()?;
         let is_data = matches!(urgency, Urgency::User | Urgency::Held);
         let kept = if is_data { CLEANER_SEGMENTS } else { 0 };
-        while self.count_free(&mut state, kept + 1)? <= kept {
+        while self.group_space().count_free(&mut state, kept + 1)? <= kept {
             if !self.await_discard(&mut state) {
                 return Err(FsError::NoSpace);
             }
         }
-        let id = self.take_free(&mut state, home, preference)?;
+        let id = self.group_space().take_free(&mut state, home, preference)?;
         let incarnation = self.journal.birth();
         let group = state.groups.get_mut(&id.group).expect("found in it");
         let was_free = group.segments[index(id.segment)].kind == SegmentKind::Free;
@@ -702,32 +685,31 @@ impl Allocator {
         let usage = self.state_of(group, id);
         let logged = self.log_usage(&usage, id, was_free.then_some(&group.descriptor));
         if let Err(error) = logged {
-            // Nobody has it.
+            // No block was written to it.
             state.groups.get_mut(&id.group).expect("found in it").close(id.segment);
             return Err(error);
         }
         Ok((id, incarnation))
     }
 
-    /// The segment takes no more blocks, and every block of it is installed or dead.
+    /// Closes a segment once each of its blocks is mapped or dead.
     pub(crate) fn close_segment(&self, id: SegmentId) {
         let mut state = self.state.lock();
         let group = state.groups.get_mut(&id.group).expect("the group of an open segment");
         group.close(id.segment);
     }
 
-    /// Returns how many segments are free, counting no further than `enough`.
+    /// Counts free segments, up to `enough`.
     pub(crate) fn free_segments(&self, enough: u32) -> FsResult<u32> {
-        self.count_free(&mut self.state.lock(), enough)
+        self.group_space().count_free(&mut self.state.lock(), enough)
     }
 
-    /// Returns every data segment of the loaded groups that is closed and not empty, with what is
-    /// live in it: the cleaner's candidates. To empty one of a disk group that leaves makes no
-    /// room, and is done anyway: those are none.
+    /// Returns the cleaner's candidates: closed, non-empty data segments in memory. Evacuation
+    /// empties those of a disk group that leaves.
     pub(crate) fn candidates(&self) -> Vec<SegmentView> {
         let state = self.state.lock();
         let mut candidates = Vec::new();
-        let stays = |number: &u32| !Self::group_leaves(&state, *number);
+        let stays = |number: &u32| !GroupSpace::group_leaves(&state, *number);
         for (number, group) in state.groups.iter().filter(|(number, _)| stays(number)) {
             for (segment, usage) in group.segments.iter().enumerate() {
                 let is_candidate = usage.kind == SegmentKind::Data && !usage.is_open;
@@ -747,7 +729,6 @@ impl Allocator {
         candidates
     }
 
-    /// Returns the epoch in which a data segment was opened; `None` if it is none.
     pub(crate) fn incarnation_of(&self, id: SegmentId) -> Option<Epoch> {
         let state = self.state.lock();
         let segment = state.groups.get(&id.group)?.segments.get(index(id.segment))?;
@@ -755,13 +736,11 @@ impl Allocator {
     }
 }
 
-/// The index in the header of map and usage pages: group and page of the group.
 pub(crate) fn group_page_index(group: u32, page: u32) -> u64 {
     u64::from(group) << 16 | u64::from(page)
 }
 
-/// What is kept back: room for the cleaner to copy into and for the metadata that removing,
-/// cleaning and checkpoints can need.
+/// Returns the reserve: the cleaner's target of free segments, and metadata of necessary work.
 fn reserve_of(geometry: &Geometry, capacity: u64, block_shift: u8) -> u64 {
     let segments = u64::from(CLEANER_SEGMENTS + LOW_SEGMENTS) + 2;
     let segment = u64::from(geometry.segment_fragments);
@@ -770,8 +749,7 @@ fn reserve_of(geometry: &Geometry, capacity: u64, block_shift: u8) -> u64 {
     (fixed.max(capacity / 50) + summaries).min(capacity / 3)
 }
 
-/// What a full segment of blocks of the default size can't give to them: its summary, and an end
-/// too short for a block.
+/// Returns the fragments of a segment lost to summaries and a short tail.
 fn lost_of(geometry: &Geometry, block_shift: u8) -> u64 {
     let blocks = blocks_per_segment(geometry, block_shift);
     u64::from(geometry.segment_fragments) - blocks * block_fragments(geometry, block_shift)
@@ -781,7 +759,6 @@ fn block_fragments(geometry: &Geometry, block_shift: u8) -> u64 {
     (1_u64 << block_shift).div_ceil(geometry.fragment_bytes())
 }
 
-/// Returns how many blocks of the default size a segment holds beside their summary.
 fn blocks_per_segment(geometry: &Geometry, block_shift: u8) -> u64 {
     let segment = u64::from(geometry.segment_fragments);
     let (block, page) =
@@ -789,4 +766,11 @@ fn blocks_per_segment(geometry: &Geometry, block_shift: u8) -> u64 {
     let entries = crate::convert::wide(format::summary::ENTRIES_PER_SUMMARY);
     let fits = |blocks: &u64| blocks * block + blocks.div_ceil(entries) * page <= segment;
     (0..=segment / block).rev().find(fits).unwrap_or(0)
+}
+
+runtime::view! {
+    /// The allocator's view of disk groups: adding, growing, removing them, and choosing the main
+    /// one.
+    pub(crate) struct GroupSpace of Allocator;
+    fn group_space;
 }

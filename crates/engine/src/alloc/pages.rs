@@ -1,4 +1,4 @@
-//! Which pages of a metadata segment are in use: for whoever moves them elsewhere.
+//! The used pages of a metadata segment, to be moved.
 
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::group::SegmentKind;
@@ -10,12 +10,11 @@ use crate::convert::index;
 use crate::error::FsResult;
 
 impl Allocator {
-    /// Returns the pages of a metadata segment that the free map says are in use, those of the
-    /// front of its group left out; none of one of another kind.
+    /// Returns the used pages of a metadata segment, without its group's front.
     ///
     /// # Errors
     ///
-    /// What is wrong with the maps of its group.
+    /// Damage of its group's maps.
     pub(crate) fn pages_in_use(&self, id: SegmentId) -> FsResult<Vec<Place>> {
         let geometry = self.geometry();
         let mut state = self.state.lock();

@@ -1,11 +1,11 @@
-//! Pins: a segment in use whose kind must stay as it is while somebody works on what lies there.
+//! Pins: keep the kind of a segment in use while a job works on its contents.
 //!
-//! Not here: who keeps writers from it meanwhile (`storage::volume`).
+//! Not here: the exclusion of writers (`storage::volume`).
 
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::group::SegmentKind;
 use format::ids::{Epoch, Place};
-use runtime::planted::{self, Planted};
+use runtime::planted;
 use storage::device::Redundancy;
 
 use super::{Allocator, Extent, SegmentId};
@@ -13,26 +13,24 @@ use crate::buffer::page_of;
 use crate::convert::index;
 use crate::error::FsResult;
 
-/// G6: until it is dropped the segment is neither opened nor made one of another kind.
+/// Keeps a segment from being opened or changing its kind, until dropped (G6).
 #[derive(Debug)]
-pub(crate) struct Pin<'a> {
+pub(crate) struct SegmentPin<'a> {
     alloc: &'a Allocator,
     pub(crate) id: SegmentId,
-    /// How what lies there is kept.
     pub(crate) kept: Redundancy,
-    /// Epoch in which it was opened, or came to hold pages.
     pub(crate) incarnation: Epoch,
-    /// Fragments that were written since: what lies behind them is of an earlier life.
+    /// Fragments written since `incarnation`. Later ones are from an earlier use of the segment.
     pub(crate) filled: u32,
 }
 
 impl Allocator {
-    /// Pins a segment; `None`: it is free, and nothing in it is of use to anybody.
+    /// Pins a segment. `None` if it is free.
     ///
     /// # Errors
     ///
-    /// What is wrong with the maps of its group.
-    pub(crate) fn pin(&self, id: SegmentId) -> FsResult<Option<Pin<'_>>> {
+    /// Damage of its group's maps.
+    pub(crate) fn pin(&self, id: SegmentId) -> FsResult<Option<SegmentPin<'_>>> {
         let mut state = self.state.lock();
         if !state.groups.contains_key(&id.group) && !self.is_initialised(id.group)? {
             return Ok(None);
@@ -40,32 +38,30 @@ impl Allocator {
         self.ensure_group(&mut state, id.group)?;
         let group = state.groups.get_mut(&id.group);
         let segment = group.and_then(|group| group.segments.get_mut(index(id.segment)));
+        let segment = segment.filter(|it| !(it.is_open && planted!(RebuildSkipsOpen)));
         let Some(segment) = segment.filter(|it| !it.is_free() && !it.is_held) else {
             return Ok(None);
         };
-        if segment.is_open && planted::is(Planted::RebuildSkipsOpen) {
-            return Ok(None);
-        }
         let kept = kept_as(segment.kind);
         segment.pins += 1;
         let (incarnation, filled) = (segment.incarnation, segment.filled);
-        Ok(Some(Pin { alloc: self, id, kept, incarnation, filled }))
+        Ok(Some(SegmentPin { alloc: self, id, kept, incarnation, filled }))
     }
 
-    /// Pins a free segment in one of the groups that `is_wanted` says, not among their first
-    /// `behind` segments: nobody gets it until the pin goes. `None`: there is none.
+    /// Pins a free segment in the groups that `is_wanted` selects, after their first `behind`
+    /// segments.
     ///
     /// # Errors
     ///
-    /// What is wrong with the maps of a group.
+    /// Damage of a group's maps.
     pub(crate) fn pin_free(
         &self,
         is_wanted: impl Fn(u32) -> bool,
         behind: u64,
-    ) -> FsResult<Option<Pin<'_>>> {
+    ) -> FsResult<Option<SegmentPin<'_>>> {
         let mut state = self.state.lock();
         let mut passed = 0;
-        for number in self.geometry().groups().filter(|number| is_wanted(*number)) {
+        for number in self.geometry().group_layout().groups().filter(|number| is_wanted(*number)) {
             let from = u32::try_from(behind.saturating_sub(passed)).unwrap_or(u32::MAX);
             passed += u64::from(self.geometry().segments_of(number));
             let is_there = state.groups.contains_key(&number) || self.is_initialised(number)?;
@@ -79,13 +75,13 @@ impl Allocator {
             group.free_count -= 1;
             let (id, kept) = (SegmentId { group: number, segment: free }, Redundancy::Parity);
             let (incarnation, filled) = (segment.incarnation, segment.filled);
-            return Ok(Some(Pin { alloc: self, id, kept, incarnation, filled }));
+            return Ok(Some(SegmentPin { alloc: self, id, kept, incarnation, filled }));
         }
         Ok(None)
     }
 
-    /// Returns how what lies in a segment is kept, `Some(None)` where nothing in it is of use;
-    /// `None`: it cannot be told without waiting for somebody, who may wait for whoever asks.
+    /// Returns the redundancy of a segment, `Some(None)` if it is free. `None` if the maps are
+    /// unreadable, or the lock is busy, since its holder may wait for the caller.
     pub(crate) fn kind_now(&self, id: SegmentId) -> Option<Option<Redundancy>> {
         let mut state = self.state.try_lock()?;
         if !state.groups.contains_key(&id.group) && !self.is_initialised(id.group).ok()? {
@@ -99,18 +95,17 @@ impl Allocator {
         Some(Some(kept_as(segment.kind)))
     }
 
-    /// Whether `place` lies among the pages that a group begins with.
+    /// Returns whether `place` is in the front of its group.
     pub(crate) fn is_in_front(&self, place: Place) -> bool {
         place.fragment() < self.geometry().front_fragments(place.group())
     }
 
-    /// Whether the page at `place`, in a metadata segment, is in use now: a page that was freed is
-    /// not, though its place is given to no other before the next checkpoint. Of the pages that a
-    /// group begins with those are that could not be made anew: descriptor, maps and usage.
+    /// Returns whether a metadata page is in use and not pending. In the front, only pages that
+    /// cannot be rebuilt count: descriptor, maps and usage.
     ///
     /// # Errors
     ///
-    /// What is wrong with the maps of its group.
+    /// Damage of its group's maps.
     pub(crate) fn is_page_used(&self, place: Place) -> FsResult<bool> {
         if self.is_in_front(place) {
             return Ok(self.pages_to_load(place.group()).contains(&place));
@@ -134,7 +129,7 @@ fn kept_as(kind: SegmentKind) -> Redundancy {
     }
 }
 
-impl Drop for Pin<'_> {
+impl Drop for SegmentPin<'_> {
     fn drop(&mut self) {
         let mut state = self.alloc.state.lock();
         let Some(group) = state.groups.get_mut(&self.id.group) else { return };
@@ -154,21 +149,21 @@ mod tests {
     use runtime::clock::ManualClock;
     use storage::device::{MemoryDevice, SharedDevice};
 
-    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-    use crate::{CreateOptions, OpenOptions, Pool};
+    use crate::api::{Caller, FileKind, FileSystem, NewInode};
+    use crate::{Pool, PoolCreateOptions, PoolOpenOptions};
 
     const POOL_BYTES: u64 = 24 << 20;
 
-    /// Goal: a segment that had data and holds pages now is of the epoch in which it came to hold
-    /// them, before and after its pool is opened anew: by that its pages are told from older ones.
+    /// Goal: a data segment that becomes a metadata segment gets a new incarnation, also after a
+    /// reopen, so that its pages differ from older ones.
     #[test]
     fn a_segment_that_comes_to_hold_pages_begins_another_life() {
         let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-        let create = CreateOptions::new(POOL_BYTES, [5; 64]);
+        let create = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
         Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
         let opened = || {
             let device = SharedDevice::clone(&device);
-            let pool = Pool::open(device, Arc::new(ManualClock::new()), OpenOptions::default());
+            let pool = Pool::open(device, Arc::new(ManualClock::new()), PoolOpenOptions::default());
             pool.expect("it was closed")
         };
         let pool = opened();
@@ -206,14 +201,13 @@ mod tests {
         assert_eq!(before, lives(&opened()));
     }
 
-    /// G6: a segment that empties while it is pinned is given to nobody, and is free when the pin
-    /// goes.
+    /// Goal: a segment that empties while pinned is not allocated before the unpin (G6).
     #[test]
     fn a_segment_that_empties_while_it_is_pinned_is_free_only_afterwards() {
         let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-        let create = CreateOptions::new(POOL_BYTES, [5; 64]);
+        let create = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
         Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
-        let pool = Pool::open(device, Arc::new(ManualClock::new()), OpenOptions::default());
+        let pool = Pool::open(device, Arc::new(ManualClock::new()), PoolOpenOptions::default());
         let pool = pool.expect("just made");
         let (caller, root) = (Caller::root(), pool.root());
         let new = NewInode::new(FileKind::Regular, 0o644);

@@ -1,17 +1,16 @@
-//! Where things go: pure functions from numbers to a preference. A wrong answer costs speed, never
-//! data.
+//! Placement and cleaning policies: pure functions from numbers to a preference. A wrong answer
+//! costs speed, never data.
 //!
 //! | policy | data | metadata |
 //! |---|---|---|
-//! | `log` (default) | the next free segment, round and round the pool | near what it leads to |
+//! | `log` (default) | the next free segment, round and round the pool | near its targets |
 //! | `ffs` | the group of the file's directory; directories are spread over all groups | the same |
-//! | `hotspot` | strictly forward, one group at a time | the hot group, whatever it is for |
+//! | `hotspot` | strictly forward, one group at a time | the hot group, always |
 
 use crate::alloc::SegmentId;
 use crate::convert::narrow;
-use runtime::planted::{self, Planted};
 
-/// A segment, as policies name it: group and number in the group.
+/// A segment, by group and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentName {
     /// Allocation group.
@@ -34,24 +33,23 @@ impl From<SegmentName> for SegmentId {
 
 /// Chooses where new data and metadata go.
 pub trait PlacementPolicy: Send + Sync + std::fmt::Debug {
-    /// The name used in configuration and in statistics.
+    /// The name in configuration and statistics.
     fn name(&self) -> &'static str;
 
-    /// Returns where to look first for a free segment, after data went to `last`, for data that
-    /// belongs in group `home` if in any. The mechanism goes on from there, round the pool.
+    /// Returns where to start the search for a free segment, for data with home group `home`. The
+    /// previous data segment was `last`.
     fn next_segment(&self, last: SegmentName, home: Option<u32>) -> SegmentName;
 
-    /// Returns the group in which to look first for a page of metadata that belongs near group
-    /// `near`, while data goes to group `hot`.
+    /// Returns where to start the search for a page that should be near group `near`, while data
+    /// goes to group `hot`.
     fn metadata_group(&self, near: u32, hot: u32, group_count: u32) -> u32;
 
-    /// Returns the group in which directory number `directory` and the data of its files belong;
-    /// `None`: in none, all data is one stream.
+    /// Returns the home group of a directory and its data. `None` if the policy has no home groups.
     fn home_group(&self, directory: u64, group_count: u32) -> Option<u32>;
 }
 
-/// The next free segment, round and round the pool. The default: writes are sequential, and freed
-/// segments rest the longest.
+/// The next free segment, round and round the pool. Writes are sequential, and freed segments stay
+/// unused the longest.
 #[derive(Debug)]
 pub struct LogPlacement;
 
@@ -91,7 +89,7 @@ impl PlacementPolicy for FfsPlacement {
         near % group_count.max(1)
     }
 
-    /// Neighbouring numbers go to groups that are far apart, and every group gets its share.
+    /// Neighbouring numbers get distant groups, and all groups equal shares.
     fn home_group(&self, directory: u64, group_count: u32) -> Option<u32> {
         let mixed = directory.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         Some(narrow((mixed * u64::from(group_count)) >> 32))
@@ -121,7 +119,7 @@ impl PlacementPolicy for HotspotPlacement {
     }
 }
 
-/// Returns the policy called `name`.
+/// Returns the policy with the name `name`.
 #[must_use]
 pub fn placement(name: &str) -> Option<Box<dyn PlacementPolicy>> {
     match name {
@@ -132,17 +130,16 @@ pub fn placement(name: &str) -> Option<Box<dyn PlacementPolicy>> {
     }
 }
 
-/// What a cleaning policy may know about a segment.
+/// Input of a cleaning policy about one segment.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentView {
-    /// The segment described.
+    /// The segment.
     pub segment: SegmentName,
-    /// Fragments still referenced; cleaning must copy this much.
+    /// Live fragments, which cleaning must copy.
     pub live_fragments: u32,
-    /// Fragments altogether; cleaning frees the rest.
+    /// All fragments of the segment.
     pub size_fragments: u32,
-    /// Fragments of a segment that a copy of its blocks can't have: summaries, and an end too
-    /// short for a block.
+    /// Fragments that a copy loses to summaries and a short tail.
     pub lost_fragments: u32,
     /// Epoch in which the segment was opened.
     pub newest: u64,
@@ -150,18 +147,18 @@ pub struct SegmentView {
 
 /// Chooses the segment to clean next.
 pub trait CleaningPolicy: Send + Sync + std::fmt::Debug {
-    /// The name used in configuration and in statistics.
+    /// The name in configuration and statistics.
     fn name(&self) -> &'static str;
 
     /// Returns one of `candidates`, or `None` if none is worth cleaning.
     ///
-    /// The same input gives the same answer: ties go to the lowest segment.
+    /// Must be deterministic: ties go to the lowest segment.
     fn choose(&self, candidates: &[SegmentView]) -> Option<SegmentName>;
 }
 
-/// Cleans what gives back the most room for the longest time, for what must be read and copied: old
-/// segments sooner than young ones, which empty by themselves. (Rosenblum and Ousterhout, "The
-/// Design and Implementation of a Log-Structured File System", 1992, section 3.6.)
+/// Prefers freed space and age over the cost of reading and copying: old segments go before young
+/// ones, which empty by themselves. (Rosenblum and Ousterhout, "The Design and Implementation of a
+/// Log-Structured File System", 1992, section 3.6.)
 #[derive(Debug)]
 pub struct CostBenefit;
 
@@ -175,7 +172,7 @@ impl CleaningPolicy for CostBenefit {
         let score = |view: &SegmentView| {
             let (live, size) = (u128::from(view.live_fragments), u128::from(view.size_fragments));
             let age = u128::from(now - view.newest) + 1;
-            // Reading it costs its size, copying costs what is live of it.
+            // Reading costs the size, copying the live part.
             size.saturating_sub(live) * age * SCORE_SCALE / (size + live).max(1)
         };
         let worthwhile = |view: &&SegmentView| view.live_fragments < worth_below(view);
@@ -185,8 +182,7 @@ impl CleaningPolicy for CostBenefit {
     }
 }
 
-/// Cleans the emptiest segment, however little it gives back: for a pool that has nothing else
-/// left, because what it promised must be kept.
+/// Cleans the emptiest segment at any cost, so that a pool can keep its promises.
 #[derive(Debug)]
 pub struct Thorough;
 
@@ -196,20 +192,18 @@ impl CleaningPolicy for Thorough {
     }
 
     fn choose(&self, candidates: &[SegmentView]) -> Option<SegmentName> {
-        let gives = |view: &&SegmentView| {
-            view.live_fragments + view.lost_fragments < view.size_fragments
-                && !planted::is(Planted::CleanerIgnoresHoles)
-        };
+        let gives =
+            |view: &&SegmentView| view.live_fragments + view.lost_fragments < view.size_fragments;
         let emptiest = candidates.iter().filter(gives);
         emptiest.min_by_key(|view| (view.live_fragments, view.segment)).map(|view| view.segment)
     }
 }
 
-/// Scores are whole numbers: without a factor those of young segments would all be alike.
+/// Scales scores up, so that integers can tell young segments apart.
 const SCORE_SCALE: u128 = 1 << 20;
 
-/// Cleaning a segment with this many live fragments or more gives back too little: what is copied
-/// needs summaries and ends before the end of a segment, so an eighth must be won at least.
+/// Live fragments from which cleaning frees too little: under an eighth of the segment, as copies
+/// need summaries too.
 fn worth_below(view: &SegmentView) -> u32 {
     view.size_fragments - narrow(u64::from(view.size_fragments) / 8)
 }
@@ -256,7 +250,7 @@ mod tests {
         let name = |group, segment| SegmentName { group, segment };
         let (log, ffs, hotspot) = (LogPlacement, FfsPlacement, HotspotPlacement);
         let policies: [&dyn PlacementPolicy; 3] = [&log, &ffs, &hotspot];
-        // After `last`, for a home in group 5 and for none; metadata near 2 while 3 is hot.
+        // After `last`, with home group 5 and without. Metadata near 2, with hot group 3.
         let expected =
             [(name(3, 8), name(3, 8), 2), (name(5, 0), name(3, 0), 2), (name(3, 8), name(3, 8), 3)];
         for (policy, expected) in policies.into_iter().zip(expected) {

@@ -1,85 +1,87 @@
-//! Which disk groups, and which members of them, a file's data is wanted in.
+//! The disk groups and members preferred for a file's data.
 //!
-//! Policy: it orders the disk groups that have room (`disk_groups`), and none is left out. What it
-//! goes by is the file's number, and its placement, which users set.
+//! A policy: it orders the disk groups with room (`disk_groups`), by the file's number and its
+//! placement, and excludes none.
 //!
-//! Not here: who may set a placement, and who takes it from whom (`vnode`).
+//! Not here: permission to set a placement, and its inheritance (`vnode`).
 
 use format::geometry::Geometry;
 use format::ids::AnodeNo;
 use format::placement::Placement;
 use format::stripes::StripeShape;
-use runtime::planted::{self, Planted};
 
 use super::Allocator;
-use super::share::Share;
+use super::share::SegmentSource;
 
-/// Why no data can be wanted in a disk group.
+/// Why a placement is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
-    /// Name another.
-    #[error("there is no disk group {number}: `holdfast group list` shows them")]
+    /// No such disk group: name another.
+    #[error("there is no disk group {number}: `holdfast group list POOL` shows them")]
     None {
-        /// Which was named.
+        /// The named disk group.
         number: u8,
     },
-    /// Name another, or add one of that kind.
-    #[error("no disk group is {placement}: `holdfast group list` shows what there is")]
+    /// No disk group of that kind: name another, or add one.
+    #[error("no disk group is {placement}: `holdfast group list POOL` shows what there is")]
     NoneOfKind {
-        /// What was named.
+        /// The placement.
         placement: Placement,
     },
-    /// Name another.
+    /// The disk group is being removed: name another.
     #[error("disk group {number} is being removed")]
     Leaving {
-        /// Which was named.
+        /// The named disk group.
         number: u8,
     },
-    /// Name another.
+    /// The disk group holds metadata only: name another.
     #[error("disk group {number} has metadata alone: name one with the role data")]
     NoData {
-        /// Which was named.
+        /// The named disk group.
         number: u8,
     },
 }
 
-/// Whose turn it is among the members of a disk group that files take in turn (round-robin).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn(u8);
+struct RoundRobinPosition(u8);
 
-impl Turn {
-    /// Returns the turn of a file: that of its number, so that files made one after the other take
-    /// one member after the other, and all blocks of a file, whenever they are written, the same.
-    fn of(anode: AnodeNo, lanes: u8) -> Turn {
+impl RoundRobinPosition {
+    /// Returns the position of a file: consecutive files use consecutive members.
+    fn of(anode: AnodeNo, lanes: u8) -> RoundRobinPosition {
         let turn = anode.0 % u64::from(lanes.max(1));
-        Turn(u8::try_from(turn).unwrap_or(0))
+        RoundRobinPosition(u8::try_from(turn).unwrap_or(0))
     }
 
-    /// Whether it is that of part `lane` of `lanes`.
+    /// Returns whether `lane` of `lanes` is selected.
     fn is_of(self, lane: u8, lanes: usize) -> bool {
         usize::from(self.0) % lanes.max(1) == usize::from(lane)
     }
 }
 
-/// Where a file's data is wanted. By default it is anywhere.
+/// The disk group and round-robin member preferred for a file's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Preference {
+pub(crate) struct PlacementPreference {
     placement: Placement,
-    turn: Option<Turn>,
+    turn: Option<RoundRobinPosition>,
 }
 
-/// What a placement can go by, of a disk group or a part of one.
+/// Properties that a placement can select, of a disk group or one member of a round-robin group
+/// (*lane*).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kind {
+pub(super) struct PlacementProperties {
     disk_group: u8,
     lane: Option<u8>,
     is_striped: bool,
 }
 
-impl Kind {
-    pub(super) fn new(disk_group: u8, lane: Option<u8>, stripe: Option<StripeShape>) -> Kind {
-        Kind { disk_group, lane, is_striped: stripe.is_some() }
+impl PlacementProperties {
+    pub(super) fn new(
+        disk_group: u8,
+        lane: Option<u8>,
+        stripe: Option<StripeShape>,
+    ) -> PlacementProperties {
+        PlacementProperties { disk_group, lane, is_striped: stripe.is_some() }
     }
 
     fn serves(self, placement: Placement) -> bool {
@@ -92,64 +94,65 @@ impl Kind {
     }
 }
 
-impl Preference {
-    /// Whether somebody has set where the data should go.
+impl PlacementPreference {
     pub(crate) fn is_placed(self) -> bool {
         self.placement != Placement::Any
     }
 
-    /// Whether data is wanted in `share` (GR5).
-    pub(super) fn serves(self, share: &Share) -> bool {
+    /// Returns whether the placement selects `share` (GR5).
+    pub(super) fn serves(self, share: &SegmentSource) -> bool {
         share.kind.serves(self.placement)
     }
 
-    /// Whether `share` is a part, of `lanes`, where other files have their turn (GR4).
-    pub(super) fn is_anothers_turn(self, share: &Share, lanes: usize) -> bool {
+    /// Returns whether `share` is a round-robin member other than the file's (GR4).
+    pub(super) fn is_anothers_turn(self, share: &SegmentSource, lanes: usize) -> bool {
         let wanted = share.kind.lane.zip(self.turn);
         wanted.is_some_and(|(lane, turn)| !turn.is_of(lane, lanes))
-            && !planted::is(Planted::TurnForgotten)
     }
 }
 
-/// Returns the disk groups, or their parts, that data may go to.
-fn kinds_for_data(geometry: &Geometry) -> impl Iterator<Item = Kind> + '_ {
-    let first = Kind::new(geometry.main, None, geometry.main_stripe);
+/// Returns the disk groups, or their lanes, that take data.
+fn kinds_for_data(geometry: &Geometry) -> impl Iterator<Item = PlacementProperties> + '_ {
+    let first = PlacementProperties::new(geometry.main, None, geometry.main_stripe);
     let first = Some(first).filter(|_| geometry.main_has_data);
     let staying = geometry.added.iter().filter(|range| !range.is_leaving && range.has_data);
-    let added = staying.map(|range| Kind::new(range.disk_group, range.lane, range.stripe));
+    let added =
+        staying.map(|range| PlacementProperties::new(range.disk_group, range.lane, range.stripe));
     first.into_iter().chain(added)
 }
 
 impl Allocator {
-    /// Returns how many members files take in turn, of the disk group with the most that stays; 0:
-    /// there is none.
+    /// Returns the most members of a round-robin group that stays.
     pub(crate) fn turns(&self) -> u8 {
         let staying = self.geometry().added.iter().filter(|range| !range.is_leaving);
         staying.filter_map(|range| range.lane).max().map_or(0, |last| last + 1)
     }
 
-    /// Returns where data of a file is wanted. A disk group that is gone, or leaves, is wanted by
-    /// nobody.
-    pub(crate) fn preference_of(&self, anode: AnodeNo, placement: Placement) -> Preference {
+    /// Returns the preference for a file's data. Ignores unsatisfiable placements.
+    pub(crate) fn preference_of(
+        &self,
+        anode: AnodeNo,
+        placement: Placement,
+    ) -> PlacementPreference {
         let geometry = self.geometry();
         if geometry.added.is_empty() {
-            return Preference::default();
+            return PlacementPreference::default();
         }
         let mut serving = kinds_for_data(geometry).filter(|kind| kind.serves(placement));
         let is_served = serving.next().is_some();
         let placement = if is_served { placement } else { Placement::Any };
-        // Where all that is wanted has no turns, each would be a stream for nothing.
+        // Without round-robin members to choose from, a position would only split the stream.
         let mut wanted = kinds_for_data(geometry).filter(|kind| kind.serves(placement));
         let has_turns = wanted.any(|kind| kind.lane.is_some());
-        let turn = has_turns.then(|| Turn::of(anode, self.turns()));
-        Preference { placement, turn }
+        let turn = has_turns.then(|| RoundRobinPosition::of(anode, self.turns()));
+        PlacementPreference { placement, turn }
     }
 
-    /// Whether data can be wanted where `placement` says.
+    /// Checks that `placement` selects a disk group that takes data.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason if it selects none.
     pub(crate) fn check_placement(&self, placement: Placement) -> Result<(), PlacementError> {
         let geometry = self.geometry();
         if kinds_for_data(geometry).any(|kind| kind.serves(placement)) {

@@ -1,112 +1,103 @@
-//! What of an allocator's state is of one disk group, or of a part of one that has allocation
-//! groups of its own: which it has, what of them is in use, and whether data, or pages, may lie
-//! there.
+//! Shares: the allocator's state for a disk group, or for a part with its own allocation groups.
 //!
-//! Not here: which of them gives the next segment (`disk_groups`).
+//! Not here: the choice of a share for the next segment (`disk_groups`).
 
 use std::ops::Range;
 
 use format::disk_group::{ADDED_GROUPS_OFFSET, GroupRange};
 use format::geometry::Geometry;
 
-use super::preference::Kind;
-use super::spare::{Free, Spare};
-use super::{Allocator, SegmentId, State};
+use super::preference::PlacementProperties;
+use super::spare::{GroupSpareSpace, SpareSpace};
+use super::{Allocator, AllocatorState, SegmentId};
 
-/// Of how many segments of the main disk group one is kept for metadata.
+/// One in this many segments of the main disk group is kept for metadata.
 const KEPT_SHARE: u32 = 16;
-/// Fewest that are kept, and most.
+/// Limits of the segments kept for metadata.
 const KEPT_MIN: u32 = 4;
 const KEPT_MAX: u32 = 256;
 
-/// A disk group, or a part of one that has allocation groups of its own, as far as it gives
-/// segments.
+/// A disk group, or a part of one, as a source of segments.
 #[derive(Clone, Debug)]
-pub(super) struct Share {
-    /// Its number.
+pub(super) struct SegmentSource {
     pub(super) disk_group: u8,
-    /// Which part of its disk group it is: see [`format::disk_group::GroupRange::lane`].
+    /// See [`format::disk_group::GroupRange::lane`].
     pub(super) lane: Option<u8>,
-    /// What files may want it for.
-    pub(super) kind: Kind,
-    /// Numbers of its allocation groups.
+    pub(super) kind: PlacementProperties,
     pub(super) numbers: Range<u32>,
-    /// Where the last data segment was taken.
+    /// The last data segment taken.
     pub(super) cursor: SegmentId,
-    /// Its allocation groups that are not in use.
     pub(super) unused: u32,
-    /// Whether it is that of the main disk group, and not what is given up of that.
+    /// The main disk group, without groups being given up.
     pub(super) is_main: bool,
-    /// Whether it may have pages besides fronts: the main one, and one that was it or can be.
+    /// May hold pages other than fronts (GR1): a present, former or possible main disk group.
     has_pages: bool,
-    /// Whether data may lie there.
     pub(super) has_data: bool,
-    /// Free pages of its metadata segments, where it may have any.
-    pub(super) spare: Spare,
-    /// GR2.
+    /// Free pages, if `has_pages`.
+    pub(super) spare: SpareSpace,
+    /// Whether it is being removed (GR2).
     pub(super) is_leaving: bool,
     pub(super) credit: i64,
 }
 
-impl Share {
-    /// Returns that of the main disk group.
-    pub(super) fn main(geometry: &Geometry) -> Share {
-        let kind = Kind::new(geometry.main, None, geometry.main_stripe);
-        let share = Share::new((geometry.main, None, kind), main_of(geometry));
+impl SegmentSource {
+    pub(super) fn main(geometry: &Geometry) -> SegmentSource {
+        let kind = PlacementProperties::new(geometry.main, None, geometry.main_stripe);
+        let share = SegmentSource::new((geometry.main, None, kind), main_of(geometry));
         let has_data = geometry.main_has_data;
-        Share { is_main: true, has_pages: true, has_data, ..share }
+        SegmentSource { is_main: true, has_pages: true, has_data, ..share }
     }
 
-    /// So many of its allocation groups are in use, and nothing is known of those.
+    /// Sets the number of groups in use.
     pub(super) fn note_in_use(&mut self, used: u64) {
         let all = u64::from(self.numbers.end.saturating_sub(self.numbers.start));
         self.unused = u32::try_from(all.saturating_sub(used)).unwrap_or(u32::MAX);
-        self.spare = Spare::new(self.numbers.clone(), if self.has_pages { used } else { 0 });
+        self.spare = SpareSpace::new(self.numbers.clone(), if self.has_pages { used } else { 0 });
     }
 
-    /// An allocation group of it is in memory from now on.
-    pub(super) fn note_loaded(&mut self, number: u32, free: Free) {
+    pub(super) fn note_loaded(&mut self, number: u32, free: GroupSpareSpace) {
         if self.has_pages {
             self.spare.forget(number);
-            self.spare.change(Free::default(), free);
+            self.spare.change(GroupSpareSpace::default(), free);
         }
     }
 
-    /// Whether it may have pages besides fronts.
     pub(super) fn has_pages(&self) -> bool {
         self.has_pages
     }
 
-    /// Whether what is free there counts as room: data may lie there, or new metadata.
+    /// Returns whether its free space counts as capacity (GR3).
     pub(super) fn gives_room(&self) -> bool {
         !self.is_leaving && (self.is_main || self.has_data)
     }
 
-    /// Whether it is that of `range`: the same allocation groups. A device of a round-robin may
-    /// have become a disk group of its own with them, and another disk group may have the number of
-    /// one that went.
+    /// Returns whether it stands for `range`. The disk group's number does not suffice: numbers are
+    /// reused, and a device of a round-robin group may become a disk group of its own.
     pub(super) fn is_of(&self, range: &GroupRange) -> bool {
         self.numbers == range.numbers()
     }
 
-    pub(super) fn added(range: &GroupRange) -> Share {
-        let kind = Kind::new(range.disk_group, range.lane, range.stripe);
-        let share = Share::new((range.disk_group, range.lane, kind), range.numbers());
+    pub(super) fn added(range: &GroupRange) -> SegmentSource {
+        let kind = PlacementProperties::new(range.disk_group, range.lane, range.stripe);
+        let share = SegmentSource::new((range.disk_group, range.lane, kind), range.numbers());
         let (has_pages, has_data) = (may_have_pages(range), range.has_data);
-        Share { has_pages, has_data, is_leaving: range.is_leaving, ..share }
+        SegmentSource { has_pages, has_data, is_leaving: range.is_leaving, ..share }
     }
 
-    /// It is what `range` says from now on, with what it has.
+    /// Adopts the properties of `range`, and keeps the counts.
     pub(super) fn become_part(&mut self, range: &GroupRange) {
         (self.disk_group, self.lane) = (range.disk_group, range.lane);
         (self.has_pages, self.has_data) = (may_have_pages(range), range.has_data);
-        self.kind = Kind::new(range.disk_group, range.lane, range.stripe);
+        self.kind = PlacementProperties::new(range.disk_group, range.lane, range.stripe);
         self.is_leaving = range.is_leaving;
     }
 
-    fn new((disk_group, lane, kind): (u8, Option<u8>, Kind), numbers: Range<u32>) -> Share {
+    fn new(
+        (disk_group, lane, kind): (u8, Option<u8>, PlacementProperties),
+        numbers: Range<u32>,
+    ) -> SegmentSource {
         let cursor = SegmentId { group: numbers.start, segment: 0 };
-        Share {
+        SegmentSource {
             disk_group,
             lane,
             kind,
@@ -115,7 +106,7 @@ impl Share {
             is_main: false,
             has_pages: false,
             has_data: true,
-            spare: Spare::new(numbers.clone(), 0),
+            spare: SpareSpace::new(numbers.clone(), 0),
             numbers,
             is_leaving: false,
             credit: 0,
@@ -123,45 +114,43 @@ impl Share {
     }
 }
 
-/// Whether what is free of an allocation group's disk group counts as room.
 pub(super) fn gives_room(geometry: &Geometry, number: u32) -> bool {
     let of = |range: &GroupRange| range.has_data;
-    !geometry.leaves(number) && geometry.range_of(number).is_none_or(of)
+    !geometry.leaves(number) && geometry.group_layout().range_of(number).is_none_or(of)
 }
 
-/// Whether a disk group may have pages besides fronts: it was the main one, or can be.
+/// Returns whether a disk group may hold pages besides fronts, as a former or possible main one.
 pub(super) fn may_have_pages(range: &GroupRange) -> bool {
     range.offset != ADDED_GROUPS_OFFSET
 }
 
-/// Returns what an allocation group can give to data and metadata; of one that has no pages to
-/// data, and its front.
+/// Returns the usable fragments of a group.
 pub(super) fn capacity_of(geometry: &Geometry, number: u32) -> u64 {
     let fragments = geometry.fragments_of(number);
-    if geometry.range_of(number).is_none_or(may_have_pages) {
+    if geometry.group_layout().range_of(number).is_none_or(may_have_pages) {
         return fragments.into();
     }
-    // What is behind its front in the same segments nobody can have (GR1).
+    // Without other pages, the rest of the front's segments is unusable (GR1).
     let rest = geometry.front_segments(number) * geometry.segment_fragments;
     u64::from(fragments.saturating_sub(rest - front_of(geometry, number)))
 }
 
-/// Returns how many fragments an allocation group keeps in front of all others.
+/// Returns the fragments of a group's front.
 pub(super) fn front_of(geometry: &Geometry, number: u32) -> u32 {
-    geometry.kept_pages(number) * geometry.page_fragments()
+    geometry.group_layout().kept_pages(number) * geometry.page_fragments()
 }
 
-/// Returns the segments of the main disk group that no data takes while another has room (GR1).
+/// Returns how many segments of the main disk group are kept for metadata (GR1).
 pub(super) fn kept_of(geometry: &Geometry) -> u32 {
-    // Asked for each promise: all groups but the last have as many.
-    let numbers = geometry.main_numbers();
+    // Called for each promise, so no loop: all groups but the last are equal.
+    let numbers = geometry.group_layout().main_numbers();
     let last = numbers.end.saturating_sub(1);
     let of_others = (last - numbers.start) * geometry.segments_of(numbers.start);
     ((of_others + geometry.segments_of(last)) / KEPT_SHARE).clamp(KEPT_MIN, KEPT_MAX)
 }
 
-/// Makes `shares` as long as `geometry` says; what a disk group has more is not in use.
-pub(super) fn lengthen(shares: &mut [Share], geometry: &Geometry) {
+/// Extends shares by the unused groups that `geometry` adds.
+pub(super) fn lengthen(shares: &mut [SegmentSource], geometry: &Geometry) {
     let parts = parts_of(geometry);
     for share in shares {
         let is_it = |part: &&GroupRange| {
@@ -179,17 +168,17 @@ pub(super) fn lengthen(shares: &mut [Share], geometry: &Geometry) {
     }
 }
 
-/// Returns the numbers of the allocation groups of the main disk group that stay.
+/// Returns the groups of the main disk group, without those being given up.
 pub(super) fn main_of(geometry: &Geometry) -> Range<u32> {
     geometry.main_first..geometry.staying_in(geometry.main)
 }
 
-/// Returns the parts that the allocation groups beside those of the main disk group are of: each
-/// other disk group, or its lanes; and what is given up of one, which leaves, apart from the rest.
+/// Returns the other shares: other disk groups or their round-robin members, and groups that are
+/// being given up.
 pub(super) fn parts_of(geometry: &Geometry) -> Vec<GroupRange> {
     let mut parts = geometry.added.clone();
     let Some(last) = geometry.last_groups else { return parts };
-    let end = geometry.numbers_of(last.disk_group).end;
+    let end = geometry.group_layout().numbers_of(last.disk_group).end;
     let given_up = |of: GroupRange| {
         let count = end.saturating_sub(last.first);
         GroupRange { first: last.first, count, is_leaving: true, ..of }
@@ -216,8 +205,7 @@ pub(super) fn parts_of(geometry: &Geometry) -> Vec<GroupRange> {
 }
 
 impl Allocator {
-    /// Returns the share that has an allocation group.
-    pub(super) fn share_of(state: &mut State, number: u32) -> Option<&mut Share> {
+    pub(super) fn share_of(state: &mut AllocatorState, number: u32) -> Option<&mut SegmentSource> {
         state.shares.iter_mut().find(|share| share.numbers.contains(&number))
     }
 }

@@ -1,5 +1,4 @@
-//! Space that is refused at a moment that somebody chooses, as a full pool refuses it: so that a
-//! test can ask what becomes of an operation whose n-th need of space is not met, whichever it is.
+//! Refuses space requests on purpose, to test the failure of each request of an operation.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 
-/// Which need of space is not met. None, until [`Shortage::begin`].
+/// A fault plan for space requests. Refuses none until [`Shortage::begin`].
 ///
-/// One thread asks for space at a time: under the allocator's lock.
+/// Requests are serial, under the allocator's lock.
 #[derive(Debug)]
 pub struct Shortage {
-    /// Needs of space that are met before one is not.
+    /// Requests to grant before the first refusal.
     left: AtomicU64,
     persists: AtomicBool,
     refused: AtomicU64,
@@ -29,13 +28,13 @@ impl Default for Shortage {
 }
 
 impl Shortage {
-    /// From here on the need number `nth`, from 0, is not met, nor any after it if it `persists`.
+    /// Refuses the `nth` request after this call, from 0, and all later ones if `persists`.
     pub fn begin(&self, nth: u64, persists: bool) {
         self.left.store(nth, Ordering::SeqCst);
         self.persists.store(persists, Ordering::SeqCst);
     }
 
-    /// From here on these allocation groups give no pages, and all others do.
+    /// Lets exactly these allocation groups refuse pages.
     pub fn bar(&self, groups: impl IntoIterator<Item = u32>) {
         *self.barred.lock() = groups.into_iter().collect();
     }
@@ -44,22 +43,22 @@ impl Shortage {
         self.barred.lock().clone()
     }
 
-    /// From here on all needs are met.
+    /// Grants all further requests.
     pub fn end(&self) {
         self.begin(u64::MAX, false);
     }
 
-    /// Returns how many needs were not met.
+    /// Returns the number of refusals.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::SeqCst)
     }
 
-    /// Counts a need.
+    /// Counts a request.
     ///
     /// # Errors
     ///
-    /// [`FsError::NoSpace`] if it is the one, or one after it.
+    /// [`FsError::NoSpace`] if the request is to be refused.
     pub(super) fn need(&self) -> FsResult<()> {
         let left = self.left.load(Ordering::SeqCst);
         if left > 0 {

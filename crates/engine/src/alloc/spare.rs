@@ -1,11 +1,9 @@
-//! What nobody has and blocks can't have: free pages of metadata segments, and what groups take
-//! once they come into use; so what one file written now can have.
+//! Spare space: free space that blocks cannot use, and the room for one more file.
 //!
-//! Groups are loaded when they are needed, and free pages are known of groups in memory. Those of
-//! the others are counted from their segment usage, in order of number: of the first groups when
-//! the pool is opened, of the rest a few at a time in the background, so that no open takes long.
-//! Until then a group counts as one that is new, as most groups of a large pool are: all pages of
-//! its front segments but the front itself are free.
+//! Spare space consists of free pages of metadata segments and the fronts of unused groups. Free
+//! pages are exact for groups in memory. Other groups are counted from their segment usage, the
+//! first ones at open and the rest in the background, to keep the open short. Until then a group
+//! counts as if just initialised, as most groups of a large pool are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -13,56 +11,48 @@ use std::ops::Range;
 use format::geometry::Geometry;
 use format::group::{SegmentKind, SegmentUsage};
 use format::map::POINTERS_PER_PAGE;
-use runtime::planted::{self, Planted};
 
-use super::share::{Share, front_of};
-use super::{Allocator, CLEANER_SEGMENTS, PAGES_KEPT, State};
+use super::share::{SegmentSource, front_of};
+use super::{Allocator, AllocatorState, CLEANER_SEGMENTS, PAGES_KEPT};
 use crate::buffer::page_of;
 use crate::error::{FsError, FsResult};
 
-/// Groups that are counted when a pool is opened: all of a pool of 16 GiB, for a read of each.
+/// Groups counted at open, one read each: all of a pool of 16 GiB.
 const COUNTED_AT_OPEN: u32 = 16;
-/// Groups that are counted at a tick: 1 TiB in about a minute.
+/// Groups counted per tick: 1 TiB in about a minute.
 const COUNTED_AT_TICK: u32 = 4;
-/// Ticks after which groups that could not be read are asked again: about five minutes.
+/// Ticks between retries of unreadable groups: about five minutes.
 const UNREAD_TICKS: u64 = 1200;
 
-/// What the metadata segments of a group have left.
+/// Free pages and metadata segments of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Free {
-    /// Pages that nobody has.
+pub(super) struct GroupSpareSpace {
     pub(super) pages: u32,
-    /// Metadata segments: in stripes, each has fragments that nothing can have.
+    /// Metadata segments with pages. With stripes, a part of each is unusable.
     pub(super) segments: u32,
 }
 
-/// Free pages of metadata segments, and how many such segments there are.
+/// Free pages and metadata segments of a disk group.
 #[derive(Clone, Debug)]
-pub(super) struct Spare {
-    /// Free pages of groups in memory.
+pub(super) struct SpareSpace {
     loaded: u64,
-    /// Metadata segments of groups in memory.
     loaded_segments: u64,
-    /// Those of groups that were counted and are not in memory, where there are any.
-    counted: BTreeMap<u32, Free>,
-    /// The sum of their pages.
+    /// Counted groups outside memory with metadata segments.
+    counted: BTreeMap<u32, GroupSpareSpace>,
     counted_sum: u64,
-    /// The sum of their segments.
     counted_segments: u64,
-    /// The groups that it is of.
     numbers: Range<u32>,
-    /// The first group that nobody has tried to count.
+    /// The first group not yet counted.
     next: u32,
-    /// Those before it that could not be read: they are among the unknown ones.
+    /// Unreadable groups before `next`, still among the unknown ones.
     uncounted: BTreeSet<u32>,
     /// Groups in use that are neither in memory nor counted.
     unknown_groups: u64,
 }
 
-impl Spare {
-    /// Nothing is known of `groups_used` groups of `numbers`.
-    pub(super) fn new(numbers: Range<u32>, groups_used: u64) -> Spare {
-        Spare {
+impl SpareSpace {
+    pub(super) fn new(numbers: Range<u32>, groups_used: u64) -> SpareSpace {
+        SpareSpace {
             next: numbers.start,
             numbers,
             loaded: 0,
@@ -75,25 +65,23 @@ impl Spare {
         }
     }
 
-    /// Returns how many pages are known to be free.
     pub(super) fn known(&self) -> u64 {
         self.loaded + self.counted_sum
     }
 
-    /// Returns a group that is not in memory and has a page to give.
+    /// Returns a group outside memory with a free page.
     pub(super) fn elsewhere(&self) -> Option<u32> {
         let mut counted = self.counted.iter();
         counted.find(|(_, free)| free.pages > 0).map(|(number, _)| *number)
     }
 
-    /// Group `number` has come into use.
     pub(super) fn add_group(&mut self, number: u32) {
         if number >= self.next {
             self.unknown_groups += 1;
         }
     }
 
-    /// Group `number`, which is in use, is in memory from now on.
+    /// Drops the count of a group that is now in memory.
     pub(super) fn forget(&mut self, number: u32) {
         if number >= self.next || self.uncounted.remove(&number) {
             self.unknown_groups = self.unknown_groups.saturating_sub(1);
@@ -103,17 +91,15 @@ impl Spare {
         }
     }
 
-    /// A group in memory had `before` and has `after`.
-    pub(super) fn change(&mut self, before: Free, after: Free) {
+    pub(super) fn change(&mut self, before: GroupSpareSpace, after: GroupSpareSpace) {
         self.loaded = self.loaded + u64::from(after.pages) - u64::from(before.pages);
         let segments = self.loaded_segments + u64::from(after.segments);
         self.loaded_segments = segments - u64::from(before.segments);
     }
 
-    /// Group `next`, which is in use and not in memory, has so many.
-    fn count(&mut self, free: Free) {
+    fn count(&mut self, free: GroupSpareSpace) {
         self.unknown_groups = self.unknown_groups.saturating_sub(1);
-        if free != Free::default() {
+        if free != GroupSpareSpace::default() {
             self.counted.insert(self.next, free);
             self.counted_sum += u64::from(free.pages);
             self.counted_segments += u64::from(free.segments);
@@ -121,19 +107,17 @@ impl Spare {
     }
 }
 
-/// Returns the pages of a group's front segments that are free in a group that is new.
+/// Returns the free pages of a group just initialised.
 fn front_pages(geometry: &Geometry, group: u32) -> u32 {
     geometry.front_segments(group) * geometry.metadata_pages(group) - geometry.front_pages()
 }
 
 impl Allocator {
-    /// Counts the free pages of the first groups, as a pool is opened.
     pub(super) fn count_first(&self) {
         self.count_groups(COUNTED_AT_OPEN);
     }
 
-    /// Counts the free pages of a few more groups, if there are any that are not counted. Called
-    /// at each tick.
+    /// Counts a few more groups. Called at each tick.
     pub(crate) fn count_more(&self) {
         let mut state = self.state.lock();
         state.ticks += 1;
@@ -144,18 +128,19 @@ impl Allocator {
         self.count_groups(COUNTED_AT_TICK);
     }
 
-    /// Whether new names, and `count` pages besides, may take pages.
+    /// Checks that creating names may take pages, and `count` more.
     ///
     /// # Errors
     ///
-    /// [`FsError::NoSpace`] if they would take the segments that the cleaner needs.
+    /// [`FsError::NoSpace`] if they would take the cleaner's segments.
     pub(crate) fn check_pages(&self, count: u32) -> FsResult<()> {
         let mut state = self.state.lock();
         self.need()?;
-        // GR1.
+        // Pages come from the main disk group (GR1).
         let wanted = PAGES_KEPT + u64::from(count);
         loop {
-            if self.count_free_in(&mut state, 0, CLEANER_SEGMENTS + 1)? > CLEANER_SEGMENTS
+            if self.group_space().count_free_in(&mut state, 0, CLEANER_SEGMENTS + 1)?
+                > CLEANER_SEGMENTS
                 || state.shares[0].spare.known() >= wanted
             {
                 return Ok(());
@@ -166,12 +151,12 @@ impl Allocator {
         }
     }
 
-    /// Takes allocation groups into use until `pages` free pages are known: their fronts have pages
-    /// that blocks can't have, so that no segment that blocks can have becomes one for pages.
+    /// Initialises groups until `pages` free pages are known. Pages beside a front take no segment
+    /// from blocks.
     ///
     /// # Errors
     ///
-    /// What is wrong with the totals of the pool.
+    /// Damage of the pool's totals.
     pub(crate) fn open_fronts(&self, pages: u64) -> FsResult<()> {
         let mut state = self.state.lock();
         if state.apart.is_some() {
@@ -190,7 +175,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Returns how many of `pages` more pages free pages of metadata segments don't give.
+    /// Returns how many of `pages` exceed the known free pages.
     pub(crate) fn pages_beyond_spare(&self, pages: u64) -> u64 {
         let state = self.state.lock();
         let known = if state.apart.is_some() { 0 } else { state.shares[0].spare.known() };
@@ -200,14 +185,15 @@ impl Allocator {
     fn count_groups(&self, groups: u32) {
         for _ in 0..groups {
             let mut state = self.state.lock();
-            let State { shares, groups: loaded, .. } = &mut *state;
-            // The total of groups in use may say more than the table has: a load tells of it.
-            let is_left =
-                |spare: &&mut Spare| spare.unknown_groups > 0 && spare.next < spare.numbers.end;
+            let AllocatorState { shares, groups: loaded, .. } = &mut *state;
+            // `unknown_groups` may exceed the group table's count. Loading a group reports that.
+            let is_left = |spare: &&mut SpareSpace| {
+                spare.unknown_groups > 0 && spare.next < spare.numbers.end
+            };
             let mut spares = shares.iter_mut().map(|share| &mut share.spare);
             let Some(spare) = spares.find(is_left) else { return };
             let number = spare.next;
-            // A group that can't be read keeps what is assumed of it; who needs it is told why.
+            // An unreadable group stays assumed as just initialised. Its use reports the error.
             if !loaded.contains_key(&number) {
                 match self.free_pages_of(number) {
                     Ok(Some(free)) => spare.count(free),
@@ -219,9 +205,8 @@ impl Allocator {
         }
     }
 
-    /// Returns the free pages in metadata segments of a group as the disk has them; `None`: it is
-    /// not in use.
-    fn free_pages_of(&self, number: u32) -> FsResult<Option<Free>> {
+    /// Returns the counts of a group on disk, `None` if unused.
+    fn free_pages_of(&self, number: u32) -> FsResult<Option<GroupSpareSpace>> {
         if !self.is_initialised(number)? {
             return Ok(None);
         }
@@ -231,25 +216,23 @@ impl Allocator {
             let buffer = self.usage_buffer(number, segment)?;
             let usage = SegmentUsage::of(page_of(&buffer.bytes()), segment);
             if let Some(usage) = usage.filter(|usage| usage.kind == SegmentKind::Metadata) {
-                // One without a page in use is free for anything.
+                // An empty metadata segment is free for any purpose.
                 let rest = geometry.metadata_fragments(number).saturating_sub(usage.live);
                 free += if usage.live > 0 { rest } else { 0 };
                 segments += u32::from(usage.live > 0);
             }
         }
-        Ok(Some(Free { pages: free / geometry.page_fragments(), segments }))
+        Ok(Some(GroupSpareSpace { pages: free / geometry.page_fragments(), segments }))
     }
 
-    /// What blocks can't have of what nobody has.
-    pub(super) fn spare(&self, state: &State) -> u64 {
+    pub(super) fn spare(&self, state: &AllocatorState) -> u64 {
         let shares = state.shares.iter().filter(|share| share.gives_room());
         shares.map(|share| self.spare_of(state, share)).sum()
     }
 
-    /// The same of one disk group.
-    pub(super) fn spare_of(&self, state: &State, share: &Share) -> u64 {
+    pub(super) fn spare_of(&self, state: &AllocatorState, share: &SegmentSource) -> u64 {
         if let Some(apart) = state.apart.as_ref().filter(|_| share.is_main) {
-            // G7: what blocks can't have is all of the main disk group.
+            // Blocks cannot use the free space of a main disk group for metadata only (G7).
             return apart.spare();
         }
         let (geometry, group) = (self.geometry(), share.numbers.start);
@@ -262,33 +245,29 @@ impl Allocator {
         self.spare_pages(share) * page + self.gaps(share) + unused * front
     }
 
-    /// Fragments of metadata segments in which no page can be.
-    fn gaps(&self, share: &Share) -> u64 {
+    /// Returns the unusable fragments of metadata segments.
+    fn gaps(&self, share: &SegmentSource) -> u64 {
         let (spare, group) = (&share.spare, share.numbers.start);
         let unknown = spare.unknown_groups * u64::from(self.geometry().front_segments(group));
         let segments = spare.loaded_segments + spare.counted_segments + unknown;
         segments * u64::from(self.geometry().metadata_gap(group))
     }
 
-    /// Free pages of metadata segments, of groups of which nothing is known as of new ones.
-    fn spare_pages(&self, share: &Share) -> u64 {
+    /// Returns the free pages. Uncounted groups count as just initialised.
+    fn spare_pages(&self, share: &SegmentSource) -> u64 {
         let front = u64::from(front_pages(self.geometry(), share.numbers.start));
         share.spare.known() + share.spare.unknown_groups * front
     }
 
-    /// What one file written now can have: room for blocks less the map pages that they need and
-    /// that spare pages don't give.
-    pub(super) fn available(&self, state: &State) -> u64 {
+    /// Returns the free space for one more file, less the map pages that spare pages do not cover.
+    pub(super) fn available(&self, state: &AllocatorState) -> u64 {
         let geometry = self.geometry();
         let segment = u64::from(geometry.segment_fragments);
         let room =
             state.capacity.saturating_sub(self.taken(state) + self.spare(state) + state.reserve);
         let room = room.saturating_sub(self.kept.fragments());
-        if planted::is(Planted::StatfsLies) {
-            return room + self.spare(state);
-        }
         if let Some(apart) = &state.apart {
-            // The map pages have room of their own, which may end first.
+            // Map pages have a separate limit, which may be reached first.
             let pages = apart.free().saturating_sub(apart.reserve + state.promised)
                 / u64::from(geometry.page_fragments());
             let mapped = pages.saturating_mul(POINTERS_PER_PAGE);

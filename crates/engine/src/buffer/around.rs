@@ -1,38 +1,35 @@
-//! How much is read around what is not in memory, and of which segments that is worth it.
+//! Policy of reading around a miss: how much, and in which segments.
 //!
-//! What was made together lies together: names, inodes and small files of a tree. So when a second
-//! part of a segment is asked for, what lies around it is read with it, as long as that turns out
-//! to be of use.
+//! Names, inodes and small files of a tree are created together and stored together. So after a
+//! second miss in a segment, the surroundings of the missed page are read too, as long as they get
+//! used.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use format::ids::Place;
 
-/// The least that is worth reading around something.
 const FEWEST_BYTES: u64 = 32 << 10;
-/// Of this many misses one is tried all the same while nothing read around was used.
+/// While windows are off, one miss in this many reads a window on trial.
 const MISSES_PER_TRIAL: u32 = 64;
-/// Windows after which the next ones may be longer or shorter.
+/// Windows between changes of the window size.
 const WINDOWS_PER_STEP: u32 = 8;
-/// Segments of which a miss is remembered: those of 1 GiB.
 const MISSED_SEGMENTS_MAX: usize = 1024;
 
-/// Says how much is read around what is not in memory.
 pub(crate) trait AroundPolicy {
-    /// Returns the length of the window around it; 0: nothing around it. `is_second`: another part
-    /// of its segment was missed lately.
+    /// Returns the window size; 0 reads the page alone. `is_second` if the segment had another
+    /// miss.
     fn bytes(&mut self, is_second: bool) -> u64;
 
-    /// A window of `read_bytes` was held for a while, and `used_bytes` of it were asked for.
+    /// Reports that `used_bytes` of `read_bytes` read ahead were used.
     fn learn(&mut self, used_bytes: u64, read_bytes: u64);
 }
 
-/// Reads around the second miss in a segment, the more the more was of use:
+/// Reads around the second and later misses of a segment, with a window that follows its use:
 ///
 /// 1. The first miss in a segment is read alone.
-/// 2. Around others a window is read: twice as long, up to a limit, once a half of the last windows
-///    was used, half as long once less than an eighth was.
-/// 3. While the shortest window is too long, one miss of 64 tries it.
+/// 2. Later misses read a window. It doubles, up to a limit, after half of the last windows was
+///    used, and halves after less than an eighth was used.
+/// 3. Below the smallest window, one miss of [`MISSES_PER_TRIAL`] reads that window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAround {
     window_bytes: u64,
@@ -44,7 +41,6 @@ pub(crate) struct ReadAround {
 }
 
 impl ReadAround {
-    /// Returns the policy whose first window has `first_bytes` and whose longest `longest_bytes`.
     pub(crate) fn new(first_bytes: u64, longest_bytes: u64) -> ReadAround {
         ReadAround {
             window_bytes: first_bytes.min(longest_bytes),
@@ -86,23 +82,20 @@ impl AroundPolicy for ReadAround {
     }
 }
 
-/// The segments of which something was missed lately, with the last place that was.
 #[derive(Debug, Default)]
-pub(crate) struct Missed {
+pub(crate) struct RecentMisses {
     last: BTreeMap<Place, Place>,
-    /// Segments, the one that was missed first first.
     order: VecDeque<Place>,
 }
 
-impl Missed {
-    /// Remembers a miss of `place` in the segment at `segment`; returns whether another place of it
-    /// was missed lately.
+impl RecentMisses {
+    /// Records a miss; returns whether another place of the segment was missed recently.
     pub(crate) fn note(&mut self, segment: Place, place: Place) -> bool {
         if let Some(last) = self.last.insert(segment, place) {
             return last != place;
         }
         self.order.push_back(segment);
-        // What was forgotten since is in the order once more than it is known.
+        // A forgotten segment stays in `order`, which alone is bounded.
         if self.order.len() > MISSED_SEGMENTS_MAX
             && let Some(oldest) = self.order.pop_front()
         {
@@ -111,7 +104,6 @@ impl Missed {
         false
     }
 
-    /// The segment is used anew.
     pub(crate) fn forget(&mut self, segment: Place) {
         self.last.remove(&segment);
     }
@@ -148,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_second_place_of_a_segment_is_told_from_the_first_again() {
-        let mut missed = Missed::default();
+        let mut missed = RecentMisses::default();
         assert!(!missed.note(at(0), at(5)));
         assert!(!missed.note(at(0), at(5)), "the same place");
         assert!(missed.note(at(0), at(6)));

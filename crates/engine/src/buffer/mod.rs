@@ -1,26 +1,27 @@
-//! Metadata pages in memory: which are there, which are dirty, who may see what.
+//! The cache of metadata pages.
 //!
-//! A page in memory is a [`Buffer`]. Readers take its bytes as they are ([`Buffer::bytes`]) and use
-//! them without a lock; a change makes new bytes when a reader still holds the old ones. Buffers
-//! never write themselves: `journal::checkpoint` writes them, after their records are durable.
+//! A cached page is a [`PageBuffer`]. Readers take its bytes ([`PageBuffer::bytes`]) and use them
+//! without a lock; a change copies the bytes if a reader still holds them. Buffers never write
+//! themselves:
+//! `journal::checkpoint` writes them, after their records are durable.
 //!
 //! # Invariants
 //!
-//! - U1: A dirty buffer is in the cache: only clean ones that nobody holds are evicted.
+//! - U1: A dirty buffer is in the cache: only clean, unreferenced ones are evicted.
 //! - U2: There is at most one buffer of a place.
 //!
 //! # Concurrency
 //!
-//! Cache shards are locked before buffers; neither is held over I/O, but that a load which others
-//! have spoilt [`LOAD_TRIES_MAX`] times holds its shard. A page that is read while another thread
-//! reads it too is loaded twice and kept once.
+//! Cache shards are locked before buffers. Neither lock is held over I/O, except by a load that
+//! evictions have voided [`LOAD_TRIES_MAX`] times. A page that two threads miss at once is read
+//! twice and cached once.
 
 mod ahead;
 mod around;
 mod lsn;
 mod newest;
 
-pub(crate) use around::{AroundPolicy, Missed, ReadAround};
+pub(crate) use around::{AroundPolicy, ReadAround, RecentMisses};
 pub use lsn::LsnCounts;
 pub(crate) use newest::newest_copy;
 
@@ -31,124 +32,103 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use format::defect::{Defect, DefectCode};
 use format::ids::{Lsn, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
-use runtime::planted::{self, Planted};
+use runtime::{if_planted, planted};
 use rustc_hash::FxHashMap;
-use storage::device::{AlignedBuffer, Purpose};
-use storage::volume::{Healed, Volume};
+use storage::device::{AlignedBuffer, IoPurpose};
+use storage::volume::{RepairOutcome, Volume};
 
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 
-/// Loads of a page that evictions may spoil before one is made under the lock of its shard.
+/// Attempts to load a page without its shard's lock. An eviction during the read voids it. The last
+/// attempt holds the lock. Also the attempts to repair a page.
 const LOAD_TRIES_MAX: u32 = 8;
-/// What is found where a page was before it was moved.
 const LEFT: &str = "the page was moved, and somebody looks for it where it was";
-/// Shards of the cache, so that threads seldom meet.
 const SHARDS: usize = 64;
 
-/// Not used since the hand of the clock came by.
+/// Not used since the last sweep.
 const UNUSED: u8 = 0;
-/// Used since then.
+/// Used since the last sweep.
 const USED: u8 = 1;
-/// Read around another page and not used so far: the first to go.
+/// Read around another page and not yet used: evicted first.
 const AHEAD: u8 = 2;
 
-/// The bytes of a page, shared and unchanging.
 pub(crate) type PageRef = Arc<AlignedBuffer>;
 
-/// Returns the bytes of a page as a page.
 pub(crate) fn page_of(buffer: &AlignedBuffer) -> &PageBytes {
     buffer.first_chunk().expect("page buffers are 4096 bytes long")
 }
 
-/// Returns the bytes of a page, to change.
 pub(crate) fn page_of_mut(buffer: &mut AlignedBuffer) -> &mut PageBytes {
     buffer.first_chunk_mut().expect("page buffers are 4096 bytes long")
 }
 
-/// One page in memory.
 #[derive(Debug)]
-pub(crate) struct Buffer {
-    /// Where the page is at home.
+pub(crate) struct PageBuffer {
+    /// Home location.
     pub(crate) place: Place,
-    /// What the transaction manager and the checkpointer know of it.
     pub(crate) state: Mutex<BufferState>,
-    /// The open class that has changed it; 0: none. Read and set under the manager's lock alone.
+    /// The open class that has changed the page; 0 for none. Accessed only under the journal
+    /// manager's lock.
     class: AtomicU64,
-    /// Set at each use, cleared by the hand of the clock: [`UNUSED`], [`USED`] or [`AHEAD`].
+    /// [`UNUSED`], [`USED`] or [`AHEAD`]. Set at each use, cleared by [`Cache::sweep`].
     use_of: AtomicU8,
 }
 
-/// What changes of a buffer.
 #[derive(Debug)]
 pub(crate) struct BufferState {
-    /// The page as it is.
     pub(crate) bytes: PageRef,
-    /// The first record whose change is not at home; `None`: clean.
+    /// First record not yet written back; `None` if the page is clean.
     pub(crate) first_lsn: Option<Lsn>,
-    /// Which of the sets of dirty pages that checkpoints take it is in, while it is dirty.
     pub(crate) round: u64,
-    /// The last record that changed it.
     pub(crate) last_lsn: Lsn,
 }
 
-impl Buffer {
-    /// Returns the page as it is now.
+impl PageBuffer {
     pub(crate) fn bytes(&self) -> PageRef {
         Arc::clone(&self.state.lock().bytes)
     }
 
-    /// Returns the open class that has changed the page; 0: none. The caller holds the manager's
-    /// lock.
     pub(crate) fn class(&self) -> u64 {
         self.class.load(Ordering::Relaxed)
     }
 
-    /// Sets the open class that has changed the page. The caller holds the manager's lock.
     pub(crate) fn set_class(&self, class: u64) {
         self.class.store(class, Ordering::Relaxed);
     }
 }
 
-/// The pages in memory, bounded.
+/// A bounded cache of pages. Dirty pages may exceed the bound.
 #[derive(Debug)]
 pub(crate) struct Cache {
     volume: Volume,
     pool_id: PoolId,
-    shards: Vec<Mutex<Shard>>,
-    /// Most pages.
+    shards: Vec<Mutex<CacheShard>>,
     limit_pages: usize,
     count: AtomicUsize,
-    /// Which shard the hand of the clock is at.
     hand: AtomicUsize,
     misses: AtomicU64,
-    /// Pages that are read around others.
-    ahead: ahead::Ahead,
-    /// Which LSN pages are believed.
-    trust: lsn::Trust,
-    /// Position of the log above which no page at home can have its LSN (CY1).
+    ahead: ahead::PageReadahead,
+    trust: lsn::LsnPageTrust,
+    /// End of the log: no written-back page has a higher LSN (CY1).
     log_end: AtomicU64,
-    /// Zeros: what a page holds that is being made.
     nothing: PageRef,
 }
 
 #[derive(Debug, Default)]
-struct Shard {
-    buffers: FxHashMap<Place, Arc<Buffer>>,
-    /// Counts evictions: a load that began before one must look again (U2).
+struct CacheShard {
+    buffers: FxHashMap<Place, Arc<PageBuffer>>,
+    /// Counts evictions: a load during which it changes is void (U2).
     evictions: u64,
-    /// Uses that found the page in memory.
     hits: u64,
-    /// Those that were the first use of a page that was read around another.
     ahead_used: u64,
-    /// Places that pages have left: whoever still has one of them is told so.
+    /// Places that pages have left: a lookup of one is a defect.
     left: BTreeSet<Place>,
 }
 
-impl Shard {
-    /// Returns the buffer of `place`, which is used now.
-    fn find(&mut self, place: Place) -> Option<&Arc<Buffer>> {
+impl CacheShard {
+    fn find(&mut self, place: Place) -> Option<&Arc<PageBuffer>> {
         let buffer = self.buffers.get(&place)?;
         if buffer.use_of.load(Ordering::Relaxed) == AHEAD {
             self.ahead_used += 1;
@@ -158,42 +138,40 @@ impl Shard {
     }
 }
 
-/// What the cache has done so far.
+/// Activity of the cache since the pool was opened.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheCounts {
-    /// Pages in memory.
+    /// Cached pages.
     pub pages: usize,
-    /// Most pages there may be.
+    /// Bound of cached pages, which dirty pages may exceed.
     pub limit_pages: usize,
-    /// Uses that found the page in memory.
+    /// Lookups that found the page in memory.
     pub hits: u64,
-    /// Uses that read the page from a device.
+    /// Lookups that read the page from a device.
     pub misses: u64,
-    /// Pages that were read around those that were missed.
+    /// Pages that were read around missed ones.
     pub ahead: u64,
-    /// Those of them that were used.
+    /// Pages that were read around missed ones, and then used.
     pub ahead_used: u64,
 }
 
 impl Cache {
-    /// Returns an empty cache of at most `limit_pages` clean pages.
     pub(crate) fn new(volume: Volume, pool_id: PoolId, limit_pages: usize) -> Cache {
         Cache {
             volume,
             pool_id,
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(CacheShard::default())).collect(),
             limit_pages: limit_pages.max(SHARDS),
             count: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
             misses: AtomicU64::new(0),
-            ahead: ahead::Ahead::new(limit_pages.max(SHARDS)),
-            trust: lsn::Trust::default(),
+            ahead: ahead::PageReadahead::new(limit_pages.max(SHARDS)),
+            trust: lsn::LsnPageTrust::default(),
             log_end: AtomicU64::new(0),
             nothing: Arc::new(AlignedBuffer::zeroed(PAGE_BYTES)),
         }
     }
 
-    /// Returns what the cache has done so far.
     pub(crate) fn counts(&self) -> CacheCounts {
         CacheCounts {
             pages: self.count.load(Ordering::Relaxed),
@@ -209,36 +187,33 @@ impl Cache {
         self.shards.iter().map(|shard| shard.lock().ahead_used).sum()
     }
 
-    /// Identity of the pool, for new page headers.
     pub(crate) fn pool_id(&self) -> PoolId {
         self.pool_id
     }
 
-    /// Returns the most clean pages that it keeps.
     pub(crate) fn limit_pages(&self) -> usize {
         self.limit_pages
     }
 
-    fn shard(&self, place: Place) -> &Mutex<Shard> {
+    fn shard(&self, place: Place) -> &Mutex<CacheShard> {
         let mixed = place.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.shards[index_wide(mixed) % SHARDS]
     }
 
-    /// Whether the page at `place` is in memory.
     pub(crate) fn is_in_memory(&self, place: Place) -> bool {
         self.find(place).is_some()
     }
 
-    /// Whether the page at `place` is in memory and what of it is at home, if anything is, is
-    /// older: a checkpoint is to take it there.
+    /// Returns whether the page is cached and newer than on disk, so that a checkpoint will write
+    /// it.
     pub(crate) fn is_newer_in_memory(&self, place: Place) -> bool {
         let Some(buffer) = self.find(place) else { return false };
         let page = buffer.state.lock();
-        // One that is being made is not dirty yet, and has no header.
+        // A page under construction has no header.
         page.first_lsn.is_some() || PageHeader::parse(page_of(&page.bytes)).is_none()
     }
 
-    fn find(&self, place: Place) -> Option<Arc<Buffer>> {
+    fn find(&self, place: Place) -> Option<Arc<PageBuffer>> {
         self.shard(place).lock().find(place).map(Arc::clone)
     }
 
@@ -246,27 +221,25 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// [`FsError::Io`] if it can't be read, [`FsError::Corrupt`] if it is not that page.
+    /// [`FsError::Io`] if it cannot be read, [`FsError::Corrupt`] if it is not that page.
     pub(crate) fn page(
         &self,
         place: Place,
         kind: PageKind,
         owner: PageOwner,
-    ) -> FsResult<Arc<Buffer>> {
+    ) -> FsResult<Arc<PageBuffer>> {
         self.look(place, (kind, owner), |buffer, _| Arc::clone(buffer))
     }
 
-    /// As [`Cache::page`]; returns its bytes as they are now too.
     pub(crate) fn page_with_bytes(
         &self,
         place: Place,
         kind: PageKind,
         owner: PageOwner,
-    ) -> FsResult<(Arc<Buffer>, PageRef)> {
+    ) -> FsResult<(Arc<PageBuffer>, PageRef)> {
         self.look(place, (kind, owner), |buffer, bytes| (Arc::clone(buffer), Arc::clone(bytes)))
     }
 
-    /// As [`Cache::page`]; returns its bytes as they are now, for somebody who only reads.
     pub(crate) fn bytes(
         &self,
         place: Place,
@@ -276,7 +249,7 @@ impl Cache {
         self.look(place, (kind, owner), |_, bytes| Arc::clone(bytes))
     }
 
-    /// Returns the page at `place` as it is now, whatever it is.
+    /// Returns the current bytes of the page at `place`, whatever its kind and owner.
     ///
     /// # Errors
     ///
@@ -286,18 +259,17 @@ impl Cache {
         Ok(known.map_or_else(|| self.load_page(place), Ok)?.bytes())
     }
 
-    /// The page at `place` is elsewhere from now on, and what lies there was left as it was: who
-    /// still looks for it there finds a defect, until another page is made there.
+    /// Marks a page as moved away from `place`: looking it up there is a defect, until another page
+    /// is created there.
     pub(crate) fn leave(&self, place: Place) {
         self.shard(place).lock().left.insert(place);
     }
 
-    /// Returns what `take` takes of the page at `place`, which is read if it is not in memory.
     fn look<R>(
         &self,
         place: Place,
         expected: (PageKind, PageOwner),
-        take: impl FnOnce(&Arc<Buffer>, &PageRef) -> R,
+        take: impl FnOnce(&Arc<PageBuffer>, &PageRef) -> R,
     ) -> FsResult<R> {
         {
             let mut shard = self.shard(place).lock();
@@ -313,29 +285,26 @@ impl Cache {
         take_from(&self.load_page(place)?, expected, take)
     }
 
-    /// Brings the page at `place` into memory, which it was not a moment ago. Where a member did
-    /// not give it, it is written again to that one.
-    fn load_page(&self, place: Place) -> FsResult<Arc<Buffer>> {
+    fn load_page(&self, place: Place) -> FsResult<Arc<PageBuffer>> {
         let errors = self.volume.read_errors();
         let loaded = self.load_page_from_any(place)?;
         self.mend_unread(errors, &[place]);
         Ok(loaded)
     }
 
-    /// Writes pages again to members that did not give them, if there was any since
-    /// [`Volume::read_errors`] were `errors`.
+    /// Repairs `places` on members that failed to return them, if the count of read errors is no
+    /// longer `errors`.
     fn mend_unread(&self, errors: u64, places: &[Place]) {
-        let is_in_vain = || !self.volume.mends() || planted::is(Planted::UnreadNotMended);
+        let is_in_vain = || !self.volume.mends() || planted!(UnreadNotMended);
         if self.volume.read_errors() == errors || is_in_vain() {
             return;
         }
         for place in places {
-            // What is still bad has been read all the same.
             let _ = self.mend(*place);
         }
     }
 
-    fn load_page_from_any(&self, place: Place) -> FsResult<Arc<Buffer>> {
+    fn load_page_from_any(&self, place: Place) -> FsResult<Arc<PageBuffer>> {
         self.misses.fetch_add(1, Ordering::Relaxed);
         if let Some(buffer) = self.load_around(place) {
             return Ok(buffer);
@@ -349,7 +318,6 @@ impl Cache {
             if let Some(buffer) = shard.buffers.get(&place) {
                 return Ok(Arc::clone(buffer));
             }
-            // What was read may be older than what was evicted meanwhile (U2).
             if shard.evictions == evictions {
                 self.compare_lsn(place, &bytes, listed.as_ref())?;
                 return Ok(self.insert(&mut shard, place, Arc::new(bytes)));
@@ -364,8 +332,7 @@ impl Cache {
         Ok(self.insert(&mut shard, place, Arc::new(bytes)))
     }
 
-    /// Reads the pages at `places` that are not in memory, with one call to the device. What can't
-    /// be read, or is evicted at once, is left to whoever asks for it.
+    /// Reads the pages that are not cached, in one call. Later lookups retry those that fail.
     pub(crate) fn bring_in(&self, mut places: Vec<Place>) {
         places.retain(|place| self.find(*place).is_none());
         places.iter().for_each(|_| self.make_room());
@@ -373,7 +340,7 @@ impl Cache {
         let before: Vec<u64> = places.iter().map(evictions).collect();
         let reads = places.iter().map(|place| (*place, PAGE_BYTES));
         let errors = self.volume.read_errors();
-        let tickets = self.volume.submit_reads(Purpose::Home, reads);
+        let tickets = self.volume.submit_reads(IoPurpose::Home, reads);
         for ((&place, before), ticket) in places.iter().zip(before).zip(tickets) {
             let Some(bytes) = ticket.wait().ok().and_then(|answer| answer.buffer) else { continue };
             let Ok(bytes) = self.verified(place, bytes) else { continue };
@@ -382,7 +349,7 @@ impl Cache {
                 continue;
             }
             let mut shard = self.shard(place).lock();
-            // U2, as for a page that is read alone.
+            // An eviction during the read voids it (U2).
             if shard.evictions == before
                 && !shard.buffers.contains_key(&place)
                 && self.compare_lsn(place, &bytes, listed.as_ref()).is_ok()
@@ -394,13 +361,12 @@ impl Cache {
         self.mend_unread(errors, &places);
     }
 
-    /// Reads the page at `place`: of several copies the one that is right (CY1).
-    fn load(&self, place: Place, listed: Option<&lsn::Listed>) -> FsResult<AlignedBuffer> {
+    fn load(&self, place: Place, listed: Option<&lsn::ListedLsn>) -> FsResult<AlignedBuffer> {
         let is_told = self.is_told(listed);
         if !is_told && let Some(bytes) = self.right_copy(place, listed) {
             return Ok(bytes);
         }
-        let bytes = self.volume.read_page(Purpose::Home, place).map_err(io)?;
+        let bytes = self.volume.read_page(IoPurpose::Home, place).map_err(io)?;
         let verified = self.verified(place, bytes);
         if verified.as_ref().is_ok_and(|bytes| !is_told || self.is_current(bytes, listed)) {
             return verified;
@@ -408,17 +374,17 @@ impl Cache {
         self.right_copy(place, listed).map_or(verified, Ok)
     }
 
-    /// Writes the page at `place` again where it is bad on a member and good on another; `None`: no
-    /// copy is a page of that place, or all are to be what memory has.
-    pub(crate) fn mend(&self, place: Place) -> Option<Healed> {
+    /// Rewrites the page on members with a bad copy. `None` if no copy is good, or the page is
+    /// cached, so that a checkpoint may write it.
+    pub(crate) fn mend(&self, place: Place) -> Option<RepairOutcome> {
         let mut healed = self.mend_once(place)?;
         for _ in 1..LOAD_TRIES_MAX {
-            let is_found = !matches!(&healed, Ok(Healed { bytes: None, .. }));
-            if is_found || planted::is(Planted::CheckpointIsLoss) {
+            let is_found = !matches!(&healed, Ok(RepairOutcome { bytes: None, .. }));
+            if is_found {
                 break;
             }
-            // A checkpoint lists the LSN of a page before it takes that home: what is in memory is
-            // what both copies get, and what is no more there they have got.
+            // A checkpoint lists a page's LSN before it writes the page. A cached page will be
+            // written to all copies; one that is no longer cached was.
             if self.find(place).is_some() {
                 return None;
             }
@@ -427,23 +393,20 @@ impl Cache {
         healed.ok()
     }
 
-    /// Looks for the page at `place`, where it is not what went home last, on the member in `slot`,
-    /// which has come back, and writes it again to the others. Its copy is taken only if the LSN
-    /// page lists its LSN: it may be of before (RN5).
+    /// Rewrites a page from the returned member in `slot`, whose copy may be stale: only if the LSN
+    /// page lists its LSN (RN5).
     pub(crate) fn save_from(&self, slot: usize, place: Place) {
-        let Some(listed) = self.listed(place).filter(lsn::Listed::is_trusted) else { return };
+        let Some(listed) = self.listed(place).filter(lsn::ListedLsn::is_trusted) else { return };
         let is_it = |bytes: &[u8]| {
             let page = self.verified(place, AlignedBuffer::copy_of(bytes));
-            page.is_ok_and(|page| {
-                self.is_listed(&page, &listed) || planted::is(Planted::ReturnSavesStale)
-            })
+            page.is_ok_and(|page| self.is_listed(&page, &listed) || planted!(ReturnSavesStale))
         };
-        let found = self.volume.read_page(Purpose::Home, place);
+        let found = self.volume.read_page(IoPurpose::Home, place);
         if found.is_ok_and(|page| is_it(&page)) {
             return;
         }
-        match self.volume.heal_with(slot, Purpose::Home, place, PAGE_BYTES, &is_it) {
-            Ok(Healed { bytes: Some(_), repaired, .. }) => {
+        match self.volume.heal_with(slot, IoPurpose::Home, place, PAGE_BYTES, &is_it) {
+            Ok(RepairOutcome { bytes: Some(_), repaired, .. }) => {
                 tracing::warn!(%place, repaired, "only a member that came back had a page");
             }
             Ok(_) => {}
@@ -451,7 +414,6 @@ impl Cache {
         }
     }
 
-    /// Returns what was read from `place`, if it is a page of that place.
     fn verified(&self, place: Place, bytes: AlignedBuffer) -> FsResult<AlignedBuffer> {
         self.verify(place, page_of(&bytes))?;
         Ok(bytes)
@@ -459,17 +421,15 @@ impl Cache {
 
     /// Returns an error if `bytes` are not a page of that place.
     fn verify(&self, place: Place, bytes: &PageBytes) -> FsResult<()> {
-        let header = if planted::is(Planted::PageChecksumNotCompared) {
-            PageHeader::parse(bytes).ok_or_else(|| unknown_kind(place))?
-        } else {
-            PageHeader::decode(bytes, self.pool_id, place).map_err(corrupt)?
-        };
+        let unverified = || PageHeader::parse(bytes).filter(|_| planted!(PageChecksumNotCompared));
+        let header = PageHeader::decode(bytes, self.pool_id, place);
+        let header = header.or_else(|error| unverified().ok_or(error)).map_err(corrupt)?;
         verify_content(&header, bytes)
     }
 
-    fn insert(&self, shard: &mut Shard, place: Place, bytes: PageRef) -> Arc<Buffer> {
+    fn insert(&self, shard: &mut CacheShard, place: Place, bytes: PageRef) -> Arc<PageBuffer> {
         let state = BufferState { bytes, first_lsn: None, round: 0, last_lsn: Lsn(0) };
-        let buffer = Arc::new(Buffer {
+        let buffer = Arc::new(PageBuffer {
             place,
             state: Mutex::new(state),
             class: AtomicU64::new(0),
@@ -480,8 +440,8 @@ impl Cache {
         buffer
     }
 
-    /// Returns the buffer of a page that is being made new; what it held does not matter.
-    pub(crate) fn fresh(&self, place: Place) -> Arc<Buffer> {
+    /// Returns the buffer for a page that is created at `place`.
+    pub(crate) fn fresh(&self, place: Place) -> Arc<PageBuffer> {
         {
             let mut shard = self.shard(place).lock();
             shard.left.remove(&place);
@@ -497,7 +457,7 @@ impl Cache {
         self.insert(&mut shard, place, Arc::clone(&self.nothing))
     }
 
-    /// Evicts clean pages that nobody uses until there is room for one more, or none is left.
+    /// Evicts unused pages, in at most two rounds of the clock algorithm.
     fn make_room(&self) {
         let mut rounds = 0;
         while self.count.load(Ordering::Relaxed) >= self.limit_pages && rounds < 2 * SHARDS {
@@ -507,23 +467,21 @@ impl Cache {
         }
     }
 
-    /// One turn of the clock over a shard: what was not used since the last turn goes.
-    fn sweep(&self, shard: &mut Shard) {
+    /// Evicts at most a quarter of a shard.
+    fn sweep(&self, shard: &mut CacheShard) {
         let mut victims: Vec<Place> = shard
             .buffers
             .values()
             .filter(|buffer| {
                 let is_clean = || buffer.state.lock().first_lsn.is_none();
-                if planted::is(Planted::DirtyPageEvicted) {
-                    return true;
-                }
+                if_planted!(DirtyPageEvicted, return true);
                 Arc::strong_count(buffer) == 1
                     && buffer.use_of.swap(UNUSED, Ordering::Relaxed) != USED
                     && is_clean()
             })
             .map(|buffer| buffer.place)
             .collect();
-        // The order of a hash map must not show: places decide.
+        // Sorted, so that the order of the hash map has no effect.
         victims.sort_unstable();
         victims.truncate(1 + shard.buffers.len() / 4);
         for place in &victims {
@@ -536,19 +494,17 @@ impl Cache {
     }
 }
 
-/// Returns what `take` takes of a page, if its kind and owner are those that are expected.
 fn take_from<R>(
-    buffer: &Arc<Buffer>,
+    buffer: &Arc<PageBuffer>,
     (kind, owner): (PageKind, PageOwner),
-    take: impl FnOnce(&Arc<Buffer>, &PageRef) -> R,
+    take: impl FnOnce(&Arc<PageBuffer>, &PageRef) -> R,
 ) -> FsResult<R> {
     let state = buffer.state.lock();
     PageHeader::expect_in(page_of(&state.bytes), kind, owner).map_err(corrupt)?;
     Ok(take(buffer, &state.bytes))
 }
 
-/// Checks what a page says of itself beyond its header, once, when it is read: those who change it
-/// rely on it.
+/// Verifies the content beyond the header, once: changes rely on it.
 fn verify_content(header: &PageHeader, bytes: &PageBytes) -> FsResult<()> {
     if header.kind == PageKind::Directory {
         return format::directory::verify(bytes, header.owner.index)
@@ -561,7 +517,6 @@ fn verify_content(header: &PageHeader, bytes: &PageBytes) -> FsResult<()> {
     Ok(())
 }
 
-/// A device error as the caller of a file operation sees it.
 pub(crate) fn io(error: storage::device::DeviceError) -> FsError {
     if matches!(error, storage::device::DeviceError::NoSpace { .. }) {
         return FsError::NoSpace;
@@ -569,7 +524,6 @@ pub(crate) fn io(error: storage::device::DeviceError) -> FsError {
     FsError::io(error.to_string())
 }
 
-/// A defect as the caller of a file operation sees it.
 pub(crate) fn corrupt(defect: impl Into<Defect>) -> FsError {
     FsError::from(defect.into())
 }
@@ -580,21 +534,19 @@ fn bad_content(header: &PageHeader, defect: Defect) -> FsError {
     corrupt(Defect { what, ..defect }.of(fileset, anode).at(header.place))
 }
 
-fn unknown_kind(place: Place) -> FsError {
-    corrupt(format::page::PageError::UnknownKind { place, found: 0 })
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{OnceLock, Weak};
 
     use format::geometry::{Geometry, GeometryOptions};
     use format::page::stamp;
-    use storage::device::{Device, DeviceInfo, MemoryDevice, Operation, SharedDevice, Ticket};
+    use storage::device::{
+        Device, DeviceInfo, DeviceOperation, MemoryDevice, SharedDevice, Ticket,
+    };
 
     use super::*;
 
-    /// A device during whose reads the cache evicts something, unless its shard is locked.
+    /// A device whose reads count as evictions of the cache, unless the shard is locked.
     #[derive(Debug)]
     struct Spoiler {
         inner: SharedDevice,
@@ -608,7 +560,7 @@ mod tests {
             self.inner.info()
         }
 
-        fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+        fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
             self.reads.fetch_add(1, Ordering::SeqCst);
             let cache = self.cache.get().and_then(Weak::upgrade).expect("it is in use");
             if let Some(mut shard) = cache.shard(self.place).try_lock() {
@@ -618,8 +570,8 @@ mod tests {
         }
     }
 
-    /// Goal: a load ends however often it is spoilt. Method: each load is, as long as its shard is
-    /// not locked.
+    /// Goal: a load ends however often it is spoilt. Method: each load is, unless its shard is
+    /// locked.
     #[test]
     fn a_page_is_loaded_within_a_bounded_number_of_tries() {
         let options = GeometryOptions {
@@ -639,7 +591,7 @@ mod tests {
         stamp(&mut bytes, Lsn(1));
         let offset = geometry.device_offset(place, 1).expect("it is in the pool");
         inner
-            .write(Purpose::Home, offset, AlignedBuffer::copy_of(&bytes))
+            .write(IoPurpose::Home, offset, AlignedBuffer::copy_of(&bytes))
             .expect("memory does not fail");
         let (cache, reads) = (OnceLock::new(), AtomicU64::new(0));
         let spoiler = Arc::new(Spoiler { inner, cache, place, reads });
@@ -647,7 +599,6 @@ mod tests {
         let cache = Arc::new(Cache::new(Volume::new(device, geometry), pool_id, 256));
         spoiler.cache.set(Arc::downgrade(&cache)).expect("set once");
         cache.page(place, PageKind::GroupTableRoot, PageOwner::default()).expect("it is there");
-        // One more: its LSN page, which is not there.
         assert_eq!(spoiler.reads.load(Ordering::SeqCst), u64::from(LOAD_TRIES_MAX) + 2);
     }
 }

@@ -1,11 +1,11 @@
-//! Maps of files: blocks of the file's own size, and blocks of 4 KiB below leaves that are split.
+//! Maps of files: blocks of the file's own size, and blocks of 4 KiB below split leaves.
 //!
-//! The block size is a property of a leaf. A leaf of blocks of 16 KiB is split at the first block
-//! of 4 KiB that is installed below it: the four checks of each pointer become the checks of four
-//! pointers, so that no data is read ([`format::map`], M3). A block of 16 KiB that is installed
-//! below a split leaf becomes four pointers in the same way.
+//! A leaf of 16 KiB blocks is split at the first map update with a 4 KiB block below it: fine
+//! leaves of 4 KiB pointers follow it. The four checks in each pointer become those of four
+//! pointers, so no data is read ([`format::map`], M3). A later block of 16 KiB becomes four
+//! pointers too.
 //!
-//! Not here: which size a write takes (`vnode`).
+//! Not here: the block size of a write (`vnode`).
 
 use format::anode::{Anode, StorageMode};
 use format::defect::DefectCode;
@@ -16,73 +16,74 @@ use format::map::{
 use format::page::{PageBytes, PageKind, PageOwner};
 use format::pointer::BlockPointer;
 
-use super::leaves::Leaves;
+use super::leaves::LeafCursor;
 use super::map_owner;
 use crate::buffer::corrupt;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::store::Store;
 
-/// A range of a file that has one pointer, or could have.
+/// A *unit*: the file range of one pointer, which may be a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unit {
-    /// Where it begins in the file, in bytes.
+pub(crate) struct PointerRange {
+    /// Offset in the file, in bytes.
     pub(crate) start: u64,
-    /// Block size: binary logarithm.
+    /// Binary logarithm of the block size.
     pub(crate) shift: u8,
-    /// What is stored; `None`: it reads as zeros.
+    /// The stored block. `None` reads as zeros.
     pub(crate) pointer: Option<BlockPointer>,
-    /// Whether room for all of it is kept.
+    /// Space for the whole block is reserved.
     pub(crate) is_reserved: bool,
 }
 
-impl Unit {
-    pub(super) fn new(start: u64, shift: u8, pointer: Option<BlockPointer>) -> Unit {
+impl PointerRange {
+    pub(super) fn new(start: u64, shift: u8, pointer: Option<BlockPointer>) -> PointerRange {
         let is_reserved = pointer.is_some_and(|pointer| pointer.is_reserved);
-        Unit { start, shift, pointer: pointer.and_then(BlockPointer::stored), is_reserved }
+        PointerRange { start, shift, pointer: pointer.and_then(BlockPointer::stored), is_reserved }
     }
 
-    /// Whether nothing is stored and no room is kept.
     pub(super) fn is_hole(&self) -> bool {
         self.pointer.is_none() && !self.is_reserved
     }
 
-    /// Returns the fragments kept for the unit beside what is stored, if all of it `is_reserved`.
+    /// Returns the fragments that a reservation counts beside the stored ones.
     pub(super) fn reserved_fragments(&self, is_reserved: bool, fragment_shift: u8) -> u32 {
         let stored = self.pointer.unwrap_or(BlockPointer::RESERVED);
         let pointer = BlockPointer { is_reserved, ..stored };
         pointer.reserved_fragments(self.shift, fragment_shift)
     }
 
-    /// Returns the fragments that the file has for the unit: stored or reserved.
+    /// Returns the fragments stored or reserved.
     pub(super) fn held_fragments(&self, fragment_shift: u8) -> u32 {
         let stored = self.pointer.map_or(0, |pointer| pointer.fragments);
         stored + self.reserved_fragments(self.is_reserved, fragment_shift)
     }
 
-    /// Returns the part of the unit that is the block of `1 << shift` bytes at `start`, if that is
-    /// a quarter of it: what it becomes once its leaf is split.
-    pub(super) fn quarter_at(&self, start: u64, shift: u8, fragment_shift: u8) -> Option<Unit> {
+    /// Returns the part of `1 << shift` bytes at `start`, as after a split of the leaf.
+    pub(super) fn quarter_at(
+        &self,
+        start: u64,
+        shift: u8,
+        fragment_shift: u8,
+    ) -> Option<PointerRange> {
         if shift >= self.shift {
             return None;
         }
         let quarter = index_wide(start.checked_sub(self.start)? >> shift);
         let pointer = self.pointer.and_then(|pointer| pointer.quarter(quarter, fragment_shift));
-        Some(Unit { start, shift, pointer, is_reserved: self.is_reserved })
+        Some(PointerRange { start, shift, pointer, is_reserved: self.is_reserved })
     }
 
-    /// Returns where the unit ends in the file, in bytes.
     pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(1 << self.shift)
     }
 
-    /// Whether its leaf is split.
+    /// Returns whether the unit is below a split leaf.
     pub(crate) fn is_fine(&self, anode: &Anode) -> bool {
         self.shift < anode.block_shift
     }
 }
 
-/// Returns the owner of the fine leaf on the way to block `fine` of 4 KiB.
 pub(super) fn fine_owner(anode: &Anode, fine: u64) -> PageOwner {
     PageOwner {
         fileset: anode.fileset,
@@ -92,7 +93,7 @@ pub(super) fn fine_owner(anode: &Anode, fine: u64) -> PageOwner {
     }
 }
 
-/// Refuses a split leaf where there can't be one (M3).
+/// Refuses a split leaf in a container whose blocks are not 16 KiB (M3).
 pub(super) fn check_split(anode: &Anode) -> FsResult<()> {
     if anode.block_shift == COARSE_SHIFT {
         return Ok(());
@@ -105,26 +106,25 @@ pub(super) fn check_split(anode: &Anode) -> FsResult<()> {
 }
 
 impl Store {
-    /// Returns the units of a file that overlap the bytes from `start` to before `end`, in order.
-    pub(crate) fn units(&self, anode: &Anode, start: u64, end: u64) -> FsResult<Vec<Unit>> {
+    /// Returns the units that overlap a byte range, in order.
+    pub(crate) fn units(&self, anode: &Anode, start: u64, end: u64) -> FsResult<Vec<PointerRange>> {
         let mut units = Vec::new();
-        Leaves::new(self).look(anode, start..end, |unit| units.push(unit))?;
+        LeafCursor::new(self).look(anode, start..end, |unit| units.push(unit))?;
         Ok(units)
     }
 
-    /// Returns the unit of a file that has the byte at `offset`.
-    pub(crate) fn unit(&self, anode: &Anode, offset: u64) -> FsResult<Unit> {
-        Leaves::new(self).unit(anode, offset)
+    pub(crate) fn unit(&self, anode: &Anode, offset: u64) -> FsResult<PointerRange> {
+        LeafCursor::new(self).unit(anode, offset)
     }
 
-    /// Returns the first unit of which something is stored and that ends behind byte `from`;
-    /// `None`: only a hole follows. Looks at no page below a hole.
-    pub(crate) fn next_data(&self, anode: &Anode, from: u64) -> FsResult<Option<Unit>> {
+    /// Returns the first stored unit that ends after byte `from`. Skips holes without reading
+    /// pages.
+    pub(crate) fn next_data(&self, anode: &Anode, from: u64) -> FsResult<Option<PointerRange>> {
         self.next_unit(anode, from, |unit| unit.pointer.is_some())
     }
 
-    /// Does so of units for which room is kept, too.
-    pub(crate) fn next_held(&self, anode: &Anode, from: u64) -> FsResult<Option<Unit>> {
+    /// Returns the first unit stored or reserved that ends after byte `from`.
+    pub(crate) fn next_held(&self, anode: &Anode, from: u64) -> FsResult<Option<PointerRange>> {
         self.next_unit(anode, from, |unit| !unit.is_hole())
     }
 
@@ -132,8 +132,8 @@ impl Store {
         &self,
         anode: &Anode,
         from: u64,
-        is_wanted: fn(&Unit) -> bool,
-    ) -> FsResult<Option<Unit>> {
+        is_wanted: fn(&PointerRange) -> bool,
+    ) -> FsResult<Option<PointerRange>> {
         if anode.storage == StorageMode::Inline {
             return Ok(None);
         }
@@ -152,7 +152,7 @@ impl Store {
         Ok(None)
     }
 
-    /// Does so below `pointer`, `height` levels above the blocks, which begins at block `base`.
+    /// Searches below `pointer`, `height` levels above block `base`.
     fn next_below(
         &self,
         anode: &Anode,
@@ -160,12 +160,12 @@ impl Store {
         height: u8,
         base: u64,
         from: u64,
-        is_wanted: fn(&Unit) -> bool,
-    ) -> FsResult<Option<Unit>> {
+        is_wanted: fn(&PointerRange) -> bool,
+    ) -> FsResult<Option<PointerRange>> {
         let shift = anode.block_shift;
         let Some(level) = height.checked_sub(1) else {
             let start = base.saturating_mul(1 << shift);
-            let unit = Unit::new(start, shift, Some(pointer));
+            let unit = PointerRange::new(start, shift, Some(pointer));
             return Ok(Some(unit).filter(|unit| unit.end() > from && is_wanted(unit)));
         };
         let page = self.view(None, pointer.place, PageKind::Map, map_owner(anode, base, level))?;
@@ -185,15 +185,15 @@ impl Store {
         Ok(None)
     }
 
-    /// Does so below the split leaf in `page`, which begins at block `base`.
+    /// Searches below a split leaf at block `base`.
     fn next_fine(
         &self,
         anode: &Anode,
         page: &PageBytes,
         base: u64,
         from: u64,
-        is_wanted: fn(&Unit) -> bool,
-    ) -> FsResult<Option<Unit>> {
+        is_wanted: fn(&PointerRange) -> bool,
+    ) -> FsResult<Option<PointerRange>> {
         check_split(anode)?;
         for slot in 0..FINE_PER_COARSE {
             let first =
@@ -206,7 +206,7 @@ impl Store {
             let leaf = self.view(None, leaf.place, PageKind::Map, fine_owner(anode, first))?;
             for fine in lowest..first.saturating_add(POINTERS_PER_PAGE) {
                 let start = fine.saturating_mul(1 << FINE_SHIFT);
-                let unit = Unit::new(start, FINE_SHIFT, pointer_at(&leaf, fine_slot(fine)));
+                let unit = PointerRange::new(start, FINE_SHIFT, pointer_at(&leaf, fine_slot(fine)));
                 if is_wanted(&unit) {
                     return Ok(Some(unit));
                 }

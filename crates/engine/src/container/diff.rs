@@ -1,12 +1,10 @@
-//! Where two versions of a container differ: a walk of both maps at once, which goes into no page
-//! that both have at the same place. It changes nothing, and knows nothing of nodes: who asks says
-//! which two anodes are versions of one container.
+//! Differences of two versions of a container. Read-only: walks both maps and skips shared pages.
 //!
 //! # Invariants
 //!
-//! - VD1: Whatever one has and the other has not, or has elsewhere, is told: two versions have a
-//!   page or block at the same place only if they share it, and then all below it.
-//! - VD2: Indexes rise.
+//! - VD1: Each block or page that only one version has, or that has different places, is reported.
+//!   At the same place, versions share the page or block and all below it.
+//! - VD2: Reports are in ascending order.
 
 use std::ops::{ControlFlow, Range};
 
@@ -15,22 +13,20 @@ use format::ids::Place;
 use format::map::{POINTERS_PER_PAGE, ROOT_POINTERS, pointer_at, span_of_pointer};
 use format::page::PageKind;
 use format::pointer::BlockPointer;
-use runtime::planted::{self, Planted};
 
-use super::data::Unit;
+use super::data::PointerRange;
 use super::map_owner;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
-use crate::store::{Store, View};
+use crate::store::{PageView, Store};
 
-/// Two versions of one container; `None`: there is none.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Versions<'a> {
+pub(crate) struct ContainerVersions<'a> {
     before: Option<&'a Anode>,
     after: Option<&'a Anode>,
 }
 
-/// A page of a container that the two versions have at different places.
+/// A page with different places in the versions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChangedPage {
     pub(crate) index: u64,
@@ -38,36 +34,35 @@ pub(crate) struct ChangedPage {
     pub(crate) after: Option<BlockPointer>,
 }
 
-/// A range of a file that the two versions have at different places.
+/// A file range with different places in the versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChangedRange {
     pub(crate) bytes: Range<u64>,
-    /// Whether the later version reads as zeros there.
+    /// Whether the range is a hole in the later version.
     pub(crate) is_hole: bool,
 }
 
-/// What one version has of a part of the map.
+/// The part of one version's map in a range.
 #[derive(Clone, Copy)]
-pub(super) enum Part<'a> {
+pub(super) enum MapPart<'a> {
     Nothing,
-    /// A map that is not so high: all of it, or nothing, lies here.
+    /// The root of a lower map, in this range or below its first slot.
     Whole(&'a Anode),
     Below(&'a Anode, BlockPointer),
 }
 
-impl<'a> Part<'a> {
-    pub(super) fn of(anode: Option<&'a Anode>) -> Part<'a> {
+impl<'a> MapPart<'a> {
+    pub(super) fn of(anode: Option<&'a Anode>) -> MapPart<'a> {
         match anode {
-            Some(anode) if anode.storage == StorageMode::Blocked => Part::Whole(anode),
-            _ => Part::Nothing,
+            Some(anode) if anode.storage == StorageMode::Blocked => MapPart::Whole(anode),
+            _ => MapPart::Nothing,
         }
     }
 
-    /// Returns the pointer that leads to it.
     pub(super) fn pointer(self) -> Option<BlockPointer> {
         match self {
-            Part::Below(_, pointer) => Some(pointer),
-            Part::Nothing | Part::Whole(_) => None,
+            MapPart::Below(_, pointer) => Some(pointer),
+            MapPart::Nothing | MapPart::Whole(_) => None,
         }
     }
 
@@ -75,53 +70,54 @@ impl<'a> Part<'a> {
         self.pointer().map(|pointer| pointer.place)
     }
 
-    /// Whether there may be anything.
     pub(super) fn is_there(self) -> bool {
-        !matches!(self, Part::Nothing)
+        !matches!(self, MapPart::Nothing)
     }
 
-    /// Returns the page that it leads to, `height` levels above the blocks, if it is one.
+    /// Returns the map page `height` levels above the blocks.
     pub(super) fn page(
         self,
         store: &Store,
         base: u64,
         height: u8,
-    ) -> FsResult<Option<View<'static>>> {
-        let (Part::Below(anode, pointer), Some(level)) = (self, height.checked_sub(1)) else {
+    ) -> FsResult<Option<PageView<'static>>> {
+        let (MapPart::Below(anode, pointer), Some(level)) = (self, height.checked_sub(1)) else {
             return Ok(None);
         };
         let owner = map_owner(anode, base, level);
         store.view(None, pointer.place, PageKind::Map, owner).map(Some)
     }
 
-    /// Returns what is below it in `slot`; `page` is what it leads to.
-    pub(super) fn child(self, page: Option<&View<'_>>, height: u8, slot: usize) -> Part<'a> {
+    /// Returns the part in `slot` of `page`.
+    pub(super) fn child(self, page: Option<&PageView<'_>>, height: u8, slot: usize) -> MapPart<'a> {
         let pointer = match (self, page) {
-            (Part::Whole(anode), _) if anode.height + 1 == height => {
+            (MapPart::Whole(anode), _) if anode.height + 1 == height => {
                 (slot < index_wide(ROOT_POINTERS)).then(|| anode.root_pointer(slot)).flatten()
             }
-            (Part::Whole(_), _) if slot == 0 => return self,
-            (Part::Below(..), Some(page)) => pointer_at(page, slot),
+            (MapPart::Whole(_), _) if slot == 0 => return self,
+            (MapPart::Below(..), Some(page)) => pointer_at(page, slot),
             _ => None,
         };
         match (self, pointer) {
-            (Part::Whole(anode) | Part::Below(anode, _), Some(pointer)) => {
-                Part::Below(anode, pointer)
+            (MapPart::Whole(anode) | MapPart::Below(anode, _), Some(pointer)) => {
+                MapPart::Below(anode, pointer)
             }
-            _ => Part::Nothing,
+            _ => MapPart::Nothing,
         }
     }
 }
 
-impl<'a> Versions<'a> {
-    /// Returns the two versions; of anodes that are not of one file only the later one counts.
-    pub(crate) fn new(before: Option<&'a Anode>, after: Option<&'a Anode>) -> Versions<'a> {
+impl<'a> ContainerVersions<'a> {
+    /// Pairs two versions. An earlier version of another file (other generation) is ignored.
+    pub(crate) fn new(
+        before: Option<&'a Anode>,
+        after: Option<&'a Anode>,
+    ) -> ContainerVersions<'a> {
         let is_one = |before: &&Anode| after.is_none_or(|after| is_one_file(before, after));
-        Versions { before: before.filter(is_one), after }
+        ContainerVersions { before: before.filter(is_one), after }
     }
 }
 
-/// Whether two anodes of one number are versions of one file.
 pub(crate) fn is_one_file(before: &Anode, after: &Anode) -> bool {
     before.generation == after.generation
         && before.kind == after.kind
@@ -129,29 +125,28 @@ pub(crate) fn is_one_file(before: &Anode, after: &Anode) -> bool {
 }
 
 impl Store {
-    /// Tells of each range of blocks, from block `from` on, below whose leaf the versions may
-    /// differ.
+    /// Reports the blocks that may differ, leaf by leaf, from block `from` on.
     fn differing_leaves(
         &self,
-        versions: Versions<'_>,
+        versions: ContainerVersions<'_>,
         from: u64,
         tell: &mut dyn FnMut(Range<u64>) -> FsResult<ControlFlow<()>>,
     ) -> FsResult<ControlFlow<()>> {
         let height = |anode: Option<&Anode>| anode.map_or(0, |anode| anode.height);
         let top = height(versions.before).max(height(versions.after)) + 1;
-        let both = (Part::of(versions.before), Part::of(versions.after));
+        let both = (MapPart::of(versions.before), MapPart::of(versions.after));
         self.differing_below(both, (0, top), from, tell)
     }
 
     fn differing_below(
         &self,
-        (before, after): (Part<'_>, Part<'_>),
+        (before, after): (MapPart<'_>, MapPart<'_>),
         (base, height): (u64, u8),
         from: u64,
         tell: &mut dyn FnMut(Range<u64>) -> FsResult<ControlFlow<()>>,
     ) -> FsResult<ControlFlow<()>> {
         let end = base.saturating_add(span_of_pointer(height));
-        let is_nothing = matches!((before, after), (Part::Nothing, Part::Nothing));
+        let is_nothing = matches!((before, after), (MapPart::Nothing, MapPart::Nothing));
         let is_shared = before.place().is_some() && before.place() == after.place();
         if is_nothing || is_shared || end <= from {
             return Ok(ControlFlow::Continue(()));
@@ -174,11 +169,10 @@ impl Store {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Tells of each page of a container of pages, from page `from` on, that the versions have at
-    /// different places.
+    /// Reports each differing page from page `from` on.
     pub(crate) fn differing_pages(
         &self,
-        versions: Versions<'_>,
+        versions: ContainerVersions<'_>,
         from: u64,
         tell: &mut dyn FnMut(&ChangedPage) -> FsResult<ControlFlow<()>>,
     ) -> FsResult<ControlFlow<()>> {
@@ -199,25 +193,25 @@ impl Store {
         })
     }
 
-    /// Returns the first page of a container from page `from` on, past whatever holes there are.
+    /// Returns the first page from page `from` on, past any holes.
     pub(crate) fn next_page(
         &self,
         anode: &Anode,
         from: u64,
     ) -> FsResult<Option<(u64, BlockPointer)>> {
         let mut found = None;
-        let _ = self.differing_pages(Versions::new(None, Some(anode)), from, &mut |page| {
-            found = page.after.map(|pointer| (page.index, pointer));
-            Ok(ControlFlow::Break(()))
-        })?;
+        let _ =
+            self.differing_pages(ContainerVersions::new(None, Some(anode)), from, &mut |page| {
+                found = page.after.map(|pointer| (page.index, pointer));
+                Ok(ControlFlow::Break(()))
+            })?;
         Ok(found)
     }
 
-    /// Tells of each range of a file's first bytes, as many as its later version has, that the
-    /// versions have at different places, from byte `from` on.
+    /// Reports each differing range within the later size, from byte `from` on.
     pub(crate) fn differing_ranges(
         &self,
-        versions: Versions<'_>,
+        versions: ContainerVersions<'_>,
         from: u64,
         tell: &mut dyn FnMut(ChangedRange) -> FsResult<ControlFlow<()>>,
     ) -> FsResult<ControlFlow<()>> {
@@ -240,10 +234,9 @@ impl Store {
         })
     }
 
-    /// Returns what of `bytes`, which lie below one leaf, the versions have at different places.
     fn ranges_below(
         &self,
-        versions: Versions<'_>,
+        versions: ContainerVersions<'_>,
         after: &Anode,
         bytes: Range<u64>,
     ) -> FsResult<Vec<ChangedRange>> {
@@ -256,7 +249,7 @@ impl Store {
         let mut ranges: Vec<ChangedRange> = Vec::new();
         let (mut at, mut before, mut now) = (bytes.start, 0, 0);
         while at < bytes.end {
-            let seek = |units: &[Unit], next: &mut usize| {
+            let seek = |units: &[PointerRange], next: &mut usize| {
                 while units.get(*next).is_some_and(|unit| unit.end() <= at) {
                     *next += 1;
                 }
@@ -267,18 +260,13 @@ impl Store {
             let shift = shift.unwrap_or(after.block_shift);
             let start = at >> shift << shift;
             let end = (start + (1 << shift)).min(bytes.end);
-            let part = |unit: Option<Unit>| {
+            let part = |unit: Option<PointerRange>| {
                 let unit = unit?;
                 unit.quarter_at(start, shift, fragment_shift).unwrap_or(unit).pointer
             };
             let (old, new) = (part(old), part(new));
             let key = |pointer: Option<BlockPointer>| pointer.map(|it| (it.place, it.fragments));
-            let is_same = if planted::is(Planted::DiffComparesWholeBlocks) {
-                old.is_some() == new.is_some()
-            } else {
-                key(old) == key(new)
-            };
-            if !is_same {
+            if key(old) != key(new) {
                 let is_hole = new.is_none();
                 match ranges.last_mut() {
                     Some(last) if last.bytes.end == at && last.is_hole == is_hole => {

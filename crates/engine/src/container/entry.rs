@@ -1,9 +1,8 @@
-//! Pointers to blocks of files: what becomes of one, and the room that it reserves.
+//! Changes of block pointers, and the reservations in them.
 //!
-//! A pointer may say that room for its whole block is reserved. What of the block is not stored is
-//! then counted, in the anode (CT1) and in the pool (CT3), and nobody else can have it: so a write
-//! finds room that was taken ahead, though every version of a block takes a new place. The room
-//! stays with the pointer through versions and splits, until it becomes a hole.
+//! A pointer may reserve space for its whole block. The part not stored is counted in the anode
+//! (CT1) and in the pool (CT3), so that an overwrite, which takes a new place, finds space. A
+//! reservation survives overwrites and splits, and ends when its range becomes a hole.
 
 use std::ops::Range;
 
@@ -13,75 +12,70 @@ use format::map::{
     FINE_PER_COARSE, FINE_SHIFT, POINTERS_PER_PAGE, page_index, page_slot, root_slot,
 };
 use format::pointer::BlockPointer;
-use runtime::planted::{self, Planted};
 
-use super::data::Unit;
+use super::data::PointerRange;
 use super::map_page::MapPage;
 use super::take_off;
 use crate::alloc::Urgency;
 use crate::error::FsResult;
 use crate::store::{Change, Store};
 
-/// What becomes of a pointer to a block.
 #[derive(Clone, Copy)]
-pub(super) enum Entry<'p> {
-    /// It leads to another version of the block; `None`: to nothing. Room that is kept stays so.
+pub(super) enum PointerChange<'p> {
+    /// Another stored block, or none. Keeps a reservation.
     Version(Option<&'p BlockPointer>),
-    /// It leads where it did, and room for the whole block is kept.
+    /// Adds a reservation.
     Reserved,
-    /// It leads where it did, and no room is kept beside what is stored.
+    /// Drops a reservation.
     Stored,
-    /// It leads to nothing, and no room is kept.
+    /// Drops block and reservation.
     Hole,
 }
 
-impl Entry<'_> {
-    /// Returns the pointer that takes the place of `old`.
+impl PointerChange<'_> {
     pub(super) fn after(self, old: Option<BlockPointer>) -> Option<BlockPointer> {
-        let was_reserved =
-            old.is_some_and(|old| old.is_reserved) && !planted::is(Planted::ReservationForgotten);
+        let was_reserved = old.is_some_and(|old| old.is_reserved);
         match self {
-            Entry::Version(Some(pointer)) => {
+            PointerChange::Version(Some(pointer)) => {
                 let is_reserved = pointer.is_reserved || was_reserved;
                 Some(BlockPointer { is_reserved, ..*pointer })
             }
-            Entry::Version(None) => was_reserved.then_some(BlockPointer::RESERVED),
-            Entry::Reserved => {
+            PointerChange::Version(None) => was_reserved.then_some(BlockPointer::RESERVED),
+            PointerChange::Reserved => {
                 let old = old.unwrap_or(BlockPointer::RESERVED);
                 Some(BlockPointer { is_reserved: true, ..old })
             }
-            Entry::Stored => {
+            PointerChange::Stored => {
                 let stored = old.and_then(BlockPointer::stored);
                 stored.map(|old| BlockPointer { is_reserved: false, ..old })
             }
-            Entry::Hole => None,
+            PointerChange::Hole => None,
         }
     }
 
-    /// Returns what `old` led to and nothing leads to any more; the caller frees it (CT2).
+    /// Returns the block that the caller must free (CT2).
     pub(super) fn dropped(self, old: Option<BlockPointer>) -> Option<BlockPointer> {
         match self {
-            Entry::Version(_) | Entry::Hole => old.and_then(BlockPointer::stored),
-            Entry::Reserved | Entry::Stored => None,
+            PointerChange::Version(_) | PointerChange::Hole => old.and_then(BlockPointer::stored),
+            PointerChange::Reserved | PointerChange::Stored => None,
         }
     }
 }
 
-/// Fragments that pointers of one leaf reserve after a change, and did not before, or the reverse.
-pub(super) struct Reserved {
-    /// Size of the blocks: binary logarithm.
+/// The change of reserved fragments in one leaf.
+pub(super) struct ReservationChange {
+    /// Binary logarithm of the block size.
     shift: u8,
     fragment_shift: u8,
     more: u32,
     less: u32,
 }
 
-impl Reserved {
-    pub(super) fn new(shift: u8, fragment_shift: u8) -> Reserved {
-        Reserved { shift, fragment_shift, more: 0, less: 0 }
+impl ReservationChange {
+    pub(super) fn new(shift: u8, fragment_shift: u8) -> ReservationChange {
+        ReservationChange { shift, fragment_shift, more: 0, less: 0 }
     }
 
-    /// The pointer `old` becomes `new`.
     pub(super) fn note(&mut self, old: Option<BlockPointer>, new: Option<BlockPointer>) {
         let reserved = |pointer: Option<BlockPointer>| {
             pointer.map_or(0, |p| p.reserved_fragments(self.shift, self.fragment_shift))
@@ -93,25 +87,24 @@ impl Reserved {
 }
 
 impl Store {
-    /// Makes a hole of a unit; the caller frees what that led to (CT2).
+    /// Makes a unit a hole. The caller frees its block (CT2).
     pub(super) fn clear_unit(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        unit: &Unit,
+        unit: &PointerRange,
     ) -> FsResult<()> {
-        self.set_unit(change, anode, unit.start, unit.shift, Entry::Hole).map(drop)
+        self.set_unit(change, anode, unit.start, unit.shift, PointerChange::Hole).map(drop)
     }
 
-    /// Sets the pointer of a unit of `1 << shift` bytes, the size that its leaf has. Returns what
-    /// nothing leads to any more.
+    /// Changes a unit's pointer. Returns the block to free.
     pub(super) fn set_unit(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         start: u64,
         shift: u8,
-        entry: Entry<'_>,
+        entry: PointerChange<'_>,
     ) -> FsResult<Option<BlockPointer>> {
         let index = start >> anode.block_shift;
         self.grow(change, anode, index)?;
@@ -132,15 +125,14 @@ impl Store {
         self.set_coarse(change, anode, leaf, index, entry)
     }
 
-    /// Sets pointer `index` of `leaf`, which is to be edited and not split; returns what nothing
-    /// leads to any more.
+    /// Changes a pointer of an unsplit leaf. Returns the block to free.
     pub(super) fn set_coarse(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         leaf: MapPage,
         index: u64,
-        entry: Entry<'_>,
+        entry: PointerChange<'_>,
     ) -> FsResult<Option<BlockPointer>> {
         let (slot, mut old, mut new) = (page_slot(index, 0), None, None);
         leaf.replace(change, slot..slot + 1, |_, was| {
@@ -151,8 +143,7 @@ impl Store {
         Ok(entry.dropped(old))
     }
 
-    /// CT1, CT3: what is reserved for a block of `1 << shift` bytes was what `old` says and is what
-    /// `new` says.
+    /// Counts the change of a reservation (CT1, CT3).
     pub(super) fn count_reserved(
         &self,
         change: &mut Change<'_>,
@@ -161,17 +152,16 @@ impl Store {
         old: Option<BlockPointer>,
         new: Option<BlockPointer>,
     ) -> FsResult<()> {
-        let mut reserved = Reserved::new(shift, self.geometry().fragment_shift);
+        let mut reserved = ReservationChange::new(shift, self.geometry().fragment_shift);
         reserved.note(old, new);
         self.count(change, anode, reserved)
     }
 
-    /// CT1, CT3: counts what is reserved from now on, and what no longer.
     pub(super) fn count(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        reserved: Reserved,
+        reserved: ReservationChange,
     ) -> FsResult<()> {
         if reserved.more > 0 {
             anode.fragments += u64::from(reserved.more);
@@ -184,13 +174,12 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps room for the blocks that `range` touches below its first leaf; `own` fragments are
-    /// kept free for the fileset. Returns where to go on
-    /// in another transaction, and for which ranges no room was kept before.
+    /// Reserves space in `range`, up to the end of its first leaf. `own` is the fileset's unused
+    /// reservation. Returns where the next transaction continues, and the ranges newly reserved.
     ///
     /// # Errors
     ///
-    /// [`FsError::NoSpace`](crate::error::FsError::NoSpace): nothing is changed.
+    /// [`FsError::NoSpace`](crate::error::FsError::NoSpace): nothing has changed.
     pub(crate) fn reserve_blocks(
         &self,
         change: &mut Change<'_>,
@@ -211,17 +200,17 @@ impl Store {
         if is_tight {
             self.alloc.open_fronts(map_pages)?;
         }
-        // Blocks can't have what is free of the others.
+        // Spare pages cost no room for blocks.
         let pages = self.alloc.pages_beyond_spare(map_pages);
         let pages = pages * u64::from(self.geometry().page_fragments());
-        // Held until reservations and pages count themselves.
+        // Promised until the reservations and pages are counted.
         self.alloc.promise(wanted + pages, Urgency::User, own)?;
         if anode.storage == StorageMode::Inline {
             anode.storage = StorageMode::Blocked;
             anode.root.fill(0);
         }
         let reserved = units.iter().try_for_each(|unit| {
-            let set = self.set_unit(change, anode, unit.start, unit.shift, Entry::Reserved);
+            let set = self.set_unit(change, anode, unit.start, unit.shift, PointerChange::Reserved);
             set.map(drop)
         });
         self.alloc.unpromise(wanted + pages);
@@ -236,9 +225,8 @@ impl Store {
         Ok((end, ranges))
     }
 
-    /// Keeps no room any more for the blocks that lie in `range` below its first leaf, beside what
-    /// is stored of them; map pages that lead nowhere then go. Returns where to go on in another
-    /// transaction. Takes no room.
+    /// Drops reservations in `range`, up to the end of its first leaf, and map pages that become
+    /// empty. Returns where the next transaction continues. Takes no space.
     pub(crate) fn release_blocks(
         &self,
         change: &mut Change<'_>,
@@ -250,7 +238,7 @@ impl Store {
         let mut units = self.units(anode, range.start, end)?;
         units.retain(|unit| unit.is_reserved);
         for unit in units {
-            self.set_unit(change, anode, unit.start, unit.shift, Entry::Stored)?;
+            self.set_unit(change, anode, unit.start, unit.shift, PointerChange::Stored)?;
         }
         self.drop_empty_map_pages(change, anode, first)?;
         if (0..8).all(|slot| anode.root_pointer(slot).is_none()) {
@@ -260,7 +248,6 @@ impl Store {
     }
 }
 
-/// Returns where the part of the file ends, in bytes, that lies below the leaf of block `index`.
 fn end_of_leaf(anode: &Anode, index: u64) -> u64 {
     let first = page_index(index, 0) + POINTERS_PER_PAGE;
     first.saturating_mul(anode.block_bytes())

@@ -1,11 +1,9 @@
-//! Installing blocks: pointing the map of a file to where they are now.
+//! Map updates: point the map of a file to its written blocks.
 //!
-//! Blocks that lie below one leaf go there together: the way to the leaf is walked once, and what
-//! they take and what they replace becomes as few extents as it can, so that the maps of free
-//! fragments and the counts are changed once for all that lies side by side.
+//! Blocks below one leaf share one walk. Taken and freed extents are joined, so that free maps and
+//! counts change once per run.
 //!
-//! A leaf of blocks of 16 KiB is split at the first block of 4 KiB that is installed below it; see
-//! [`super::data`].
+//! A leaf of blocks of 16 KiB is split at the first block of 4 KiB below it; see [`super::data`].
 
 use std::collections::BTreeSet;
 
@@ -18,10 +16,9 @@ use format::map::{
 };
 use format::page::PageKind;
 use format::pointer::BlockPointer;
-use runtime::planted::{self, Planted};
 
 use super::data::{check_split, fine_owner};
-use super::entry::{Entry, Reserved};
+use super::entry::{PointerChange, ReservationChange};
 use super::map_page::MapPage;
 use super::take_off;
 use crate::alloc::{Extent, Extents};
@@ -30,50 +27,48 @@ use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::store::{Change, Store};
 
-/// Most leaves that one transaction splits: each is up to six pages, logged whole.
+/// Leaves split per transaction: each logs up to six whole pages.
 const SPLITS_MAX: usize = 3;
-/// Most pages of maps that one transaction changes, but for those of the last leaf: blocks that lie
-/// far from each other have each a leaf and pages over it of their own.
+/// Map pages changed per transaction, except for the last leaf.
 const MAP_PAGES_MAX: usize = 64;
-// The quarters of a block have the same fine leaf.
+// The parts of a divided block share a fine leaf.
 const _: () = assert!(POINTERS_PER_PAGE.is_multiple_of(FINE_PER_COARSE));
 
-/// A block that has its place and is not yet in the map of its file.
+/// A placed block that awaits its map update.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewBlock {
-    /// Where it begins in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub(crate) start: u64,
-    /// Its size: binary logarithm.
+    /// Binary logarithm of the block size.
     pub(crate) shift: u8,
     pub(crate) pointer: BlockPointer,
-    /// Bytes that the file has at least once the block is in its map.
+    /// Least size of the file after the map update.
     pub(crate) size_bytes: u64,
 }
 
-/// What one transaction may install, and what it has.
+/// The limits of one transaction, and its work so far.
 #[derive(Debug)]
-pub(crate) struct InstallStep {
+pub(crate) struct MapUpdateStep {
     groups_max: usize,
-    /// Groups in which it installs or frees.
+    /// Groups with allocated or freed extents.
     groups: BTreeSet<u32>,
     splits: usize,
-    /// Pages of maps that it changes, and the block by which it came to the last of their leaves.
+    /// Map pages changed, including the block at `last_index`.
     map_pages: usize,
     last_index: Option<u64>,
     taken: Extents,
-    /// What nothing leads to any more, clones neither.
+    /// Extents to free: no snapshot has them.
     dropped: Extents,
-    /// Fragments that the file leads to no more.
+    /// Fragments that left the file.
     given_up: u64,
     shared_epoch: Epoch,
     kept_fragments: Vec<u32>,
 }
 
-impl InstallStep {
-    /// Begins a step that goes on to the next block while it has changed fewer than `groups_max`
-    /// allocation groups.
-    pub(crate) fn new(groups_max: usize) -> InstallStep {
-        InstallStep {
+impl MapUpdateStep {
+    /// Begins a step that ends at `groups_max` changed groups.
+    pub(crate) fn new(groups_max: usize) -> MapUpdateStep {
+        MapUpdateStep {
             groups_max,
             groups: BTreeSet::new(),
             splits: 0,
@@ -87,21 +82,19 @@ impl InstallStep {
         }
     }
 
-    /// Returns how many fragments of each block installed so far, from its front, the map leads to:
-    /// all of them, unless it is divided and ends past the end of the file.
+    /// Returns the mapped fragments of each block: all, except for a divided block that passes the
+    /// end of the file.
     pub(crate) fn kept_fragments(&self) -> &[u32] {
         &self.kept_fragments
     }
 
-    /// Whether it takes no more blocks.
     pub(crate) fn is_over(&self) -> bool {
         self.groups.len() >= self.groups_max
             || self.splits >= SPLITS_MAX
             || self.map_pages >= MAP_PAGES_MAX
     }
 
-    /// The leaf over block `index`, in a map of `height`, is changed, and perhaps all pages over it
-    /// that the leaf before has not in common with it.
+    /// Counts a leaf, and the pages above it that the previous leaf does not share.
     fn note_leaf(&mut self, index: u64, height: u8) {
         let is_own = |level: &u8| {
             self.last_index.is_none_or(|last| page_index(last, *level) != page_index(index, *level))
@@ -110,17 +103,13 @@ impl InstallStep {
         self.last_index = Some(index);
     }
 
-    /// Takes what was installed into use, and frees what was there before: once for all blocks, for
-    /// much of it lies side by side.
+    /// Allocates the mapped extents and frees the replaced ones.
     pub(crate) fn end(self, change: &mut Change<'_>) -> FsResult<()> {
         change.install(&self.taken.in_order())?;
-        if !planted::is(Planted::OldBlockNotFreed) {
-            change.free(&self.dropped.in_order())?;
-        }
+        change.free(&self.dropped.in_order())?;
         Ok(())
     }
 
-    /// The map leads to the first `kept` fragments of a new block.
     fn note_taken(&mut self, pointer: &BlockPointer, kept: u32) {
         self.groups.insert(pointer.place.group());
         self.kept_fragments.push(kept);
@@ -129,7 +118,6 @@ impl InstallStep {
         }
     }
 
-    /// The file does not lead to `old` any more (CT2).
     fn note_dropped(&mut self, old: Option<BlockPointer>) {
         if let Some(old) = old {
             self.given_up += u64::from(old.fragments);
@@ -143,20 +131,19 @@ impl InstallStep {
 }
 
 impl Store {
-    /// Points the map of a file to `blocks`, in order of where they begin, as many from the front
-    /// as `step` may. What that takes and frees is left to its [`InstallStep::end`].
+    /// Maps sorted blocks up to the limits of `step`. [`MapUpdateStep::end`] allocates and frees.
     pub(crate) fn install_blocks(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         blocks: &[NewBlock],
-        step: &mut InstallStep,
+        step: &mut MapUpdateStep,
     ) -> FsResult<()> {
         let shift = anode.block_shift;
         let leaf = |block: &NewBlock| page_index(block.start >> shift, 0);
         let (taken, given_up) = (step.taken.fragments(), step.given_up);
         step.shared_epoch = change.shared_epoch();
-        // Of another file, perhaps.
+        // These blocks may be of another file.
         step.last_index = None;
         for below in blocks.chunk_by(|one, next| leaf(one) == leaf(next)) {
             self.install_below_leaf(change, anode, below, step)?;
@@ -165,18 +152,17 @@ impl Store {
         take_off(&mut anode.fragments, step.given_up - given_up, DefectCode::AN004)
     }
 
-    /// Points one leaf of the map, or the anode, to blocks that lie below it.
     fn install_below_leaf(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         blocks: &[NewBlock],
-        step: &mut InstallStep,
+        step: &mut MapUpdateStep,
     ) -> FsResult<()> {
         let Some(last) = blocks.last().filter(|_| !step.is_over()) else { return Ok(()) };
         change.near = last.pointer.place;
         if anode.storage == StorageMode::Inline {
-            // The first block has what the anode had (I1 of the vnodes).
+            // The first block replaces inline data and contains it (I1 of the vnodes).
             anode.storage = StorageMode::Blocked;
             anode.root.fill(0);
         }
@@ -200,7 +186,7 @@ impl Store {
             let kept = match leaf {
                 Some(leaf) => self.install_in_leaf(change, anode, leaf, block, step)?,
                 None => {
-                    let version = Entry::Version(Some(&block.pointer));
+                    let version = PointerChange::Version(Some(&block.pointer));
                     let old = self.set_unit(change, anode, block.start, block.shift, version)?;
                     step.note_dropped(old);
                     block.pointer.fragments
@@ -211,19 +197,18 @@ impl Store {
         Ok(())
     }
 
-    /// Points `leaf` to a block; splits the leaf if the block is smaller than those of the leaf.
-    /// Returns how many fragments of the block the map leads to: what would become a block of 4 KiB
-    /// past the end of the file is dropped, for a truncate has left it there.
+    /// Maps a block, and splits the leaf if necessary. Returns the mapped fragments. Parts past the
+    /// end of the file are not mapped, as after a truncation.
     fn install_in_leaf(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         leaf: MapPage,
         block: &NewBlock,
-        step: &mut InstallStep,
+        step: &mut MapUpdateStep,
     ) -> FsResult<u32> {
         let index = block.start >> anode.block_shift;
-        let version = Entry::Version(Some(&block.pointer));
+        let version = PointerChange::Version(Some(&block.pointer));
         if !leaf.is_split(self, change)? {
             if block.shift == anode.block_shift {
                 step.note_dropped(self.set_coarse(change, anode, leaf, index, version)?);
@@ -245,18 +230,17 @@ impl Store {
             let part = block.pointer.quarter(quarter, fragment_shift);
             part.filter(|_| fine + wide(quarter) < end)
         });
-        let entries = parts.each_ref().map(|part| Entry::Version(part.as_ref()));
+        let entries = parts.each_ref().map(|part| PointerChange::Version(part.as_ref()));
         self.set_fine(change, anode, leaf, fine, &entries, dropped)?;
         Ok(parts.iter().flatten().map(|part| part.fragments).sum())
     }
 
-    /// Makes `leaf` the page over four fine leaves.
     fn split_leaf(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         leaf: MapPage,
-        step: &mut InstallStep,
+        step: &mut MapUpdateStep,
     ) -> FsResult<()> {
         check_split(anode)?;
         let fragment_shift = self.geometry().fragment_shift;
@@ -287,24 +271,24 @@ impl Store {
                 }
             }
             let entry = |part| match part {
-                &(None, true) => Entry::Reserved,
-                (part, _) => Entry::Version(part.as_ref()),
+                &(None, true) => PointerChange::Reserved,
+                (part, _) => PointerChange::Version(part.as_ref()),
             };
-            let entries: Vec<Entry<'_>> = parts.iter().map(entry).collect();
+            let entries: Vec<PointerChange<'_>> = parts.iter().map(entry).collect();
             self.set_fine(change, anode, leaf, first, &entries, |_| {})?;
         }
         Ok(())
     }
 
-    /// Sets pointers of one fine leaf, from block `first` of 4 KiB on, below the split leaf
-    /// `above`. Calls `dropped` with what nothing leads to any more.
+    /// Changes pointers of a fine leaf below `above`, from 4 KiB block `first` on. Passes blocks to
+    /// free to `dropped`.
     pub(super) fn set_fine(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         above: MapPage,
         first: u64,
-        entries: &[Entry<'_>],
+        entries: &[PointerChange<'_>],
         mut dropped: impl FnMut(BlockPointer),
     ) -> FsResult<()> {
         let (slot, below) = (split_slot(first), fine_owner(anode, first));
@@ -322,7 +306,7 @@ impl Store {
         };
         let leaf = MapPage::new(leaf, below);
         leaf.raise_birth_max(change)?;
-        let mut reserved = Reserved::new(FINE_SHIFT, self.geometry().fragment_shift);
+        let mut reserved = ReservationChange::new(FINE_SHIFT, self.geometry().fragment_shift);
         let slots = fine_slot(first)..fine_slot(first) + entries.len();
         leaf.replace(change, slots, |nth, old| {
             let new = entries[nth].after(old);
@@ -341,21 +325,21 @@ mod tests {
     use runtime::clock::ManualClock;
     use storage::device::{MemoryDevice, SharedDevice};
 
-    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-    use crate::{CreateOptions, OpenOptions, Pool};
+    use crate::api::{Caller, FileKind, FileSystem, NewInode};
+    use crate::{Pool, PoolCreateOptions, PoolOpenOptions};
 
     const POOL_BYTES: u64 = 64 << 20;
 
-    /// Goal: a transaction changes no more pages than it has reserved (T4, which a build for tests
-    /// asserts), however far from each other the blocks are that it installs.
+    /// Goal: a transaction stays within its log credits (T4, asserted in test builds), however
+    /// scattered the blocks.
     #[test]
     fn blocks_far_apart_are_installed_by_several_transactions() {
         let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-        let create = CreateOptions::new(POOL_BYTES, [5; 64]);
+        let create = PoolCreateOptions::new(POOL_BYTES, [5; 64]);
         Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
         let open = || {
             let clock = Arc::new(ManualClock::new());
-            Pool::open(Arc::clone(&device), clock, OpenOptions::default()).expect("it opens")
+            Pool::open(Arc::clone(&device), clock, PoolOpenOptions::default()).expect("it opens")
         };
         let pool = open();
         let (caller, new) = (Caller::root(), NewInode::new(FileKind::Regular, 0o600));

@@ -1,4 +1,4 @@
-//! Looking at the map of a file, at each leaf once for all that lies below it.
+//! Lookups in the map of a file that read each leaf once.
 
 use std::ops::Range;
 
@@ -11,79 +11,73 @@ use format::map::{
 };
 use format::page::PageKind;
 
-use super::data::{Unit, check_split, fine_owner};
+use super::data::{PointerRange, check_split, fine_owner};
 use super::map_owner;
 use crate::buffer::{PageRef, corrupt, page_of};
 use crate::error::FsResult;
-use crate::store::{Store, View};
+use crate::store::{PageView, Store};
 
-/// Pages on the way from a fileset's entry to an anode: those of the highest map, and its own.
+/// Pages from a fileset's entry to an anode: the highest map, and the anode's page.
 const TABLE_PATH_PAGES: u64 = 4;
 
-/// What a file needs to have a block written.
+/// Space needed to write one block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
-    /// Map pages that may be made; more the higher the map grows.
+pub(crate) struct BlockSpaceNeeds {
+    /// Map pages that may be added. A growing map needs more.
     pub(crate) map_pages: u64,
-    /// Fragments that the file gives back for it, stored or reserved: not what clones hold too.
+    /// Fragments that its map update frees, not shared with snapshots.
     pub(crate) held_fragments: u64,
-    /// Fragments that the file counts for it already.
+    /// Fragments that the file counts already for the block's range.
     pub(crate) counted_fragments: u64,
-    /// Where what is stored of it begins.
     pub(crate) stored: Option<Place>,
 }
 
-/// What is on the way to a block where its leaf belongs.
-enum Leaf {
-    There(View<'static>),
-    /// So many map pages are missing, the leaf among them.
+enum LeafLookup {
+    There(PageView<'static>),
+    /// The number of missing map pages, including the leaf.
     Missing(u64),
 }
 
-/// A look at the map of one file, which keeps the last leaf that it has seen: from left to right,
-/// each is looked at once.
-///
-/// The caller holds the lock of the container from the first look to the last, and changes nothing
-/// of the map between them.
-pub(crate) struct Leaves<'s> {
+/// A cursor over the map of one file that keeps the last leaf. The caller holds the container's
+/// lock, and changes nothing until the drop.
+pub(crate) struct LeafCursor<'s> {
     store: &'s Store,
-    /// By the first block that it covers.
-    leaf: Option<(u64, Leaf)>,
-    /// The same of a fine leaf; `None` in it: there is none.
-    fine: Option<(u64, Option<View<'static>>)>,
+    /// The leaf, with the first block that it covers.
+    leaf: Option<(u64, LeafLookup)>,
+    /// The fine leaf, with its first 4 KiB block. The inner `None` is a missing leaf.
+    fine: Option<(u64, Option<PageView<'static>>)>,
 }
 
-impl<'s> Leaves<'s> {
-    pub(crate) fn new(store: &'s Store) -> Leaves<'s> {
-        Leaves { store, leaf: None, fine: None }
+impl<'s> LeafCursor<'s> {
+    pub(crate) fn new(store: &'s Store) -> LeafCursor<'s> {
+        LeafCursor { store, leaf: None, fine: None }
     }
 
-    /// Calls `visit` with the units that overlap the bytes of `range`, in order.
     pub(super) fn look(
         &mut self,
         anode: &Anode,
         range: Range<u64>,
-        mut visit: impl FnMut(Unit),
+        mut visit: impl FnMut(PointerRange),
     ) -> FsResult<()> {
         let shift = anode.block_shift;
         for index in range.start >> shift..range.end.div_ceil(anode.block_bytes()) {
             if anode.height == 0 || index >= capacity_of_height(anode.height) {
                 let pointer = self.store.block(None, anode, index)?;
-                visit(Unit::new(index << shift, shift, pointer));
+                visit(PointerRange::new(index << shift, shift, pointer));
                 continue;
             }
-            let Leaf::There(page) = seen(&mut self.leaf, self.store, anode, index)? else {
-                visit(Unit::new(index << shift, shift, None));
+            let LeafLookup::There(page) = seen(&mut self.leaf, self.store, anode, index)? else {
+                visit(PointerRange::new(index << shift, shift, None));
                 continue;
             };
             if !is_split(page) {
                 let pointer = pointer_at(page, page_slot(index, 0));
-                visit(Unit::new(index << shift, shift, pointer));
+                visit(PointerRange::new(index << shift, shift, pointer));
                 continue;
             }
             check_split(anode)?;
             for fine in index * FINE_PER_COARSE..(index + 1) * FINE_PER_COARSE {
-                let unit = Unit::new(fine << FINE_SHIFT, FINE_SHIFT, None);
+                let unit = PointerRange::new(fine << FINE_SHIFT, FINE_SHIFT, None);
                 if unit.end() <= range.start || unit.start >= range.end {
                     continue;
                 }
@@ -96,37 +90,37 @@ impl<'s> Leaves<'s> {
                 }
                 let leaf = self.fine.as_ref().and_then(|(_, leaf)| leaf.as_ref());
                 let pointer = leaf.and_then(|leaf| pointer_at(leaf, fine_slot(fine)));
-                visit(Unit::new(unit.start, FINE_SHIFT, pointer));
+                visit(PointerRange::new(unit.start, FINE_SHIFT, pointer));
             }
         }
         Ok(())
     }
 
-    /// Returns the unit that has the byte at `offset`.
-    pub(crate) fn unit(&mut self, anode: &Anode, offset: u64) -> FsResult<Unit> {
+    pub(crate) fn unit(&mut self, anode: &Anode, offset: u64) -> FsResult<PointerRange> {
         let mut found = None;
         self.look(anode, offset..offset.saturating_add(1), |unit| found = Some(unit))?;
         found.ok_or_else(|| corrupt(DefectCode::AN002.found("its size leads past every map")))
     }
 
-    /// Returns what installing a block of `1 << shift` bytes at `start` may need in a fileset of
-    /// which clones hold what was born in `shared_epoch` or before it.
+    /// Returns what a map update at `start` needs. Snapshots share all blocks born up to
+    /// `shared_epoch`.
     pub(crate) fn room_for(
         &mut self,
         anode: &Anode,
         start: u64,
         shift: u8,
         shared_epoch: Epoch,
-    ) -> FsResult<Room> {
+    ) -> FsResult<BlockSpaceNeeds> {
         let fragment_shift = self.store.geometry().fragment_shift;
         let (mut has_hole, mut is_fine, mut is_shared) = (false, false, false);
-        let mut room = Room { map_pages: 0, held_fragments: 0, counted_fragments: 0, stored: None };
+        let mut room =
+            BlockSpaceNeeds { map_pages: 0, held_fragments: 0, counted_fragments: 0, stored: None };
         self.look(anode, start..start.saturating_add(1 << shift), |unit| {
             has_hole |= unit.is_hole();
             is_fine |= unit.is_fine(anode);
             let stored = unit.pointer.filter(|pointer| pointer.birth <= shared_epoch);
             is_shared |= stored.is_some();
-            // What clones hold is not given back when a new version takes its place.
+            // A replaced block that a snapshot shares is not freed.
             let shared = stored.map_or(0, |pointer| pointer.fragments);
             room.held_fragments += u64::from(unit.held_fragments(fragment_shift) - shared);
             let part = unit.quarter_at(start, shift, fragment_shift).unwrap_or(unit);
@@ -135,21 +129,20 @@ impl<'s> Leaves<'s> {
         })?;
         room.map_pages = match (is_fine, shift < anode.block_shift) {
             (false, true) => FINE_PER_COARSE + u64::from(anode.height == 0),
-            // Its quarters may lie below two fine leaves.
+            // The parts of a divided block may be below two fine leaves.
             (true, false) if has_hole => 2,
             (false, false) if has_hole => self.missing_map_pages(anode, start >> shift)?,
             _ => u64::from(has_hole),
         };
         if shared_epoch > Epoch(0) && (has_hole || is_shared) {
-            // The way to it may have to be copied: its map, and that of the anode table.
+            // Both the file's map and the anode table may need copies.
             room.map_pages += u64::from(anode.height) + 1 + TABLE_PATH_PAGES;
         }
         Ok(room)
     }
 
-    /// Returns how many fragments the file has for the block of `1 << shift` bytes at `start`, and
-    /// how many it will have once a version of `fragments` is installed there: what is reserved
-    /// stays reserved.
+    /// Returns the counted fragments of a block before and after a map update, which keeps a
+    /// reservation.
     pub(crate) fn held_by_version(
         &mut self,
         anode: &Anode,
@@ -168,26 +161,25 @@ impl<'s> Leaves<'s> {
         Ok((held, reserved.max(fragments.into())))
     }
 
-    /// Returns how many map pages a first block at `index` needs.
     fn missing_map_pages(&mut self, anode: &Anode, index: u64) -> FsResult<u64> {
         if anode.height == 0 || index >= capacity_of_height(anode.height) {
             return self.store.missing_map_pages(anode, index);
         }
         match seen(&mut self.leaf, self.store, anode, index)? {
-            Leaf::There(_) => Ok(0),
-            Leaf::Missing(pages) => Ok(*pages),
+            LeafLookup::There(_) => Ok(0),
+            LeafLookup::Missing(pages) => Ok(*pages),
         }
     }
 }
 
-/// Returns what is on the way to block `index`, of a map that is high enough and not all in the
-/// anode, where its leaf belongs: `last`, if it is the same, or what it becomes.
+/// Returns the leaf of block `index`, from `last` or from the cache. The map must cover `index`,
+/// and its height must be at least 1.
 fn seen<'l>(
-    last: &'l mut Option<(u64, Leaf)>,
+    last: &'l mut Option<(u64, LeafLookup)>,
     store: &Store,
     anode: &Anode,
     index: u64,
-) -> FsResult<&'l Leaf> {
+) -> FsResult<&'l LeafLookup> {
     let first = page_index(index, 0);
     let leaf = match last.take().filter(|(at, _)| *at == first) {
         Some((_, leaf)) => leaf,
@@ -197,9 +189,8 @@ fn seen<'l>(
 }
 
 impl Store {
-    /// Returns where those of the blocks `indexes` are that are there, each with its index. Of a
-    /// rising sequence each map page is looked at once. What lies below one that can't be read is
-    /// left to whoever asks for it.
+    /// Returns the places of existing blocks. Sorted indexes read each map page once. Blocks below
+    /// unreadable pages are skipped, and fail at their use.
     pub(crate) fn places_of(
         &self,
         anode: &Anode,
@@ -210,8 +201,8 @@ impl Store {
         indexes.into_iter().filter_map(place).collect()
     }
 
-    /// Returns where block `index` is. `way` has the map pages that led to the last one, by level,
-    /// each with the first block that it covers.
+    /// Returns the place of a block. `way` holds the last path: by level, a map page and its first
+    /// block.
     fn place_on(
         &self,
         way: &mut [Option<(u64, PageRef)>],
@@ -238,16 +229,16 @@ impl Store {
         Some(pointer.place)
     }
 
-    /// Returns what is on the way to block `index` where its leaf belongs.
-    fn leaf_of(&self, anode: &Anode, index: u64) -> FsResult<Leaf> {
+    fn leaf_of(&self, anode: &Anode, index: u64) -> FsResult<LeafLookup> {
         let mut pointer = anode.root_pointer(root_slot(index, anode.height));
         for level in (1..anode.height).rev() {
-            let Some(found) = pointer else { return Ok(Leaf::Missing(u64::from(level) + 1)) };
+            let Some(found) = pointer else { return Ok(LeafLookup::Missing(u64::from(level) + 1)) };
             let owner = map_owner(anode, index, level);
             let page = self.view(None, found.place, PageKind::Map, owner)?;
             pointer = pointer_at(&page, page_slot(index, level));
         }
-        let Some(found) = pointer else { return Ok(Leaf::Missing(1)) };
-        self.view(None, found.place, PageKind::Map, map_owner(anode, index, 0)).map(Leaf::There)
+        let Some(found) = pointer else { return Ok(LeafLookup::Missing(1)) };
+        self.view(None, found.place, PageKind::Map, map_owner(anode, index, 0))
+            .map(LeafLookup::There)
     }
 }

@@ -1,5 +1,4 @@
-//! Where the pointers are that lead to a block, or to a page: for whoever moves it, and points
-//! there where it is then.
+//! Finds the pointers to a block or page, so that a move can redirect them.
 
 use format::anode::{Anode, StorageMode};
 use format::ids::Place;
@@ -16,30 +15,31 @@ use super::map_page::MapPage;
 use crate::error::FsResult;
 use crate::store::{Change, Store};
 
-/// What has a pointer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum PointerAt {
-    /// The anode, in this slot of its root.
+pub(crate) enum PointerLocation {
     Anode(usize),
-    /// A map page, in this slot.
     Map(MapPage, usize),
 }
 
-/// A pointer to a block, or to a quarter of it.
+/// A pointer to a block, or to one part of a divided block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Located {
-    /// Where what it leads to begins in the file, in bytes.
+pub(crate) struct LocatedPointer {
+    /// Offset in the file, in bytes.
     pub(crate) start: u64,
-    /// How much that is: binary logarithm.
+    /// Binary logarithm of the length.
     pub(crate) shift: u8,
     pub(crate) pointer: BlockPointer,
-    pub(crate) at: PointerAt,
+    pub(crate) at: PointerLocation,
 }
 
 impl Store {
-    /// Returns the pointers of a file to what is stored of the `1 << shift` bytes at `start`, which
-    /// are one block of it, or of those that it was divided into.
-    pub(crate) fn locate(&self, anode: &Anode, start: u64, shift: u8) -> FsResult<Vec<Located>> {
+    /// Returns the pointers to the stored parts of a block, which may have been divided.
+    pub(crate) fn locate(
+        &self,
+        anode: &Anode,
+        start: u64,
+        shift: u8,
+    ) -> FsResult<Vec<LocatedPointer>> {
         let index = start >> anode.block_shift;
         let is_inline = anode.storage == StorageMode::Inline;
         if is_inline || shift > anode.block_shift || index >= capacity_of_height(anode.height) {
@@ -49,12 +49,12 @@ impl Store {
             let pointer = pointer.and_then(BlockPointer::stored);
             pointer
                 .filter(|_| shift == anode.block_shift)
-                .map(|pointer| vec![Located { start, shift, pointer, at }])
+                .map(|pointer| vec![LocatedPointer { start, shift, pointer, at }])
         };
         let slot = root_slot(index, anode.height);
         let mut pointer = anode.root_pointer(slot);
         if anode.height == 0 {
-            return Ok(one(pointer, PointerAt::Anode(slot)).unwrap_or_default());
+            return Ok(one(pointer, PointerLocation::Anode(slot)).unwrap_or_default());
         }
         for level in (0..anode.height).rev() {
             let Some(found) = pointer else { return Ok(Vec::new()) };
@@ -67,103 +67,102 @@ impl Store {
             let slot = page_slot(index, level);
             pointer = pointer_at(&view, slot);
             if level == 0 {
-                return Ok(one(pointer, PointerAt::Map(page, slot)).unwrap_or_default());
+                return Ok(one(pointer, PointerLocation::Map(page, slot)).unwrap_or_default());
             }
         }
         Ok(Vec::new())
     }
 
-    /// Does so below a split leaf: `above` returns its pointer to the fine leaf that has a block.
+    /// Searches below a split leaf. `above` returns its pointers.
     fn locate_fine(
         &self,
         anode: &Anode,
         start: u64,
         shift: u8,
         above: impl Fn(u64) -> Option<BlockPointer>,
-    ) -> FsResult<Vec<Located>> {
+    ) -> FsResult<Vec<LocatedPointer>> {
         check_split(anode)?;
         let first = start >> FINE_SHIFT;
-        // The quarters of a block have the same fine leaf.
+        // The parts of a block share a fine leaf.
         let Some(leaf) = above(first) else { return Ok(Vec::new()) };
         let page = MapPage::new(leaf.place, fine_owner(anode, first));
         let view = self.view(None, page.place, PageKind::Map, page.owner)?;
         let parts = (first..first + (1 << shift.saturating_sub(FINE_SHIFT))).filter_map(|fine| {
             let pointer = pointer_at(&view, fine_slot(fine)).and_then(BlockPointer::stored)?;
-            let at = PointerAt::Map(page, fine_slot(fine));
-            Some(Located { start: fine << FINE_SHIFT, shift: FINE_SHIFT, pointer, at })
+            let at = PointerLocation::Map(page, fine_slot(fine));
+            Some(LocatedPointer { start: fine << FINE_SHIFT, shift: FINE_SHIFT, pointer, at })
         });
         Ok(parts.collect())
     }
 }
 
-/// Where a path through a map ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// At the map page of this level.
+enum MapPathEnd {
+    /// A map page, by level.
     Map(u8),
-    /// At the fine leaf that has this block of 4 KiB.
+    /// The fine leaf that covers this 4 KiB block.
     Fine(u64),
-    /// At a page of content.
     Content,
 }
 
 impl Store {
-    /// Returns where the pointer is, as `change` has it, to the page of a container that `kind` and
-    /// `owner` name, and the pointer; `None`: there is none.
+    /// Returns location and value of the pointer to a page, as seen by `change`.
     pub(crate) fn locate_page(
         &self,
         change: Option<&Change<'_>>,
         anode: &Anode,
         (kind, owner): (PageKind, PageOwner),
-    ) -> FsResult<Option<(PointerAt, BlockPointer)>> {
+    ) -> FsResult<Option<(PointerLocation, BlockPointer)>> {
         let (index, end) = match (kind, owner.level) {
-            (PageKind::Map, FINE_LEVEL) => (owner.index / FINE_PER_COARSE, End::Fine(owner.index)),
-            (PageKind::Map, level) => (owner.index, End::Map(level)),
-            _ => (owner.index, End::Content),
+            (PageKind::Map, FINE_LEVEL) => {
+                (owner.index / FINE_PER_COARSE, MapPathEnd::Fine(owner.index))
+            }
+            (PageKind::Map, level) => (owner.index, MapPathEnd::Map(level)),
+            _ => (owner.index, MapPathEnd::Content),
         };
         if anode.storage == StorageMode::Inline || index >= capacity_of_height(anode.height) {
             return Ok(None);
         }
         let slot = root_slot(index, anode.height);
-        let mut at = PointerAt::Anode(slot);
+        let mut at = PointerLocation::Anode(slot);
         let mut pointer = anode.root_pointer(slot);
         for level in (0..anode.height).rev() {
             let Some(found) = pointer else { return Ok(None) };
-            if end == End::Map(level) {
+            if end == MapPathEnd::Map(level) {
                 return Ok(Some((at, found)));
             }
             let page = MapPage::new(found.place, map_owner(anode, index, level));
             let view = self.view(change, found.place, PageKind::Map, page.owner)?;
-            let is_fine = level == 0 && matches!(end, End::Fine(_));
+            let is_fine = level == 0 && matches!(end, MapPathEnd::Fine(_));
             if level == 0 && is_split(&view) != is_fine {
                 return Ok(None);
             }
             let slot = match end {
-                End::Fine(fine) if level == 0 => split_slot(fine),
-                End::Map(_) | End::Fine(_) | End::Content => page_slot(index, level),
+                MapPathEnd::Fine(fine) if level == 0 => split_slot(fine),
+                MapPathEnd::Map(_) | MapPathEnd::Fine(_) | MapPathEnd::Content => {
+                    page_slot(index, level)
+                }
             };
-            (at, pointer) = (PointerAt::Map(page, slot), pointer_at(&view, slot));
+            (at, pointer) = (PointerLocation::Map(page, slot), pointer_at(&view, slot));
         }
-        let is_there =
-            !matches!(end, End::Map(_)) && (anode.height > 0 || !matches!(end, End::Fine(_)));
+        let is_there = !matches!(end, MapPathEnd::Map(_))
+            && (anode.height > 0 || !matches!(end, MapPathEnd::Fine(_)));
         Ok(pointer.filter(|_| is_there).map(|pointer| (at, pointer)))
     }
 }
 
-/// Returns a pointer to a page of a directory that tells that the one that split off it is at
-/// `sibling`.
+/// Returns a pointer with the split hint `sibling`, the page that split off.
 pub(crate) fn with_sibling(pointer: BlockPointer, sibling: Place) -> BlockPointer {
     let hint = pointer.split_hint().map(|hint| SplitHint { sibling: Some(sibling), ..hint });
     pointer.with_split_hint(hint)
 }
 
 impl MapPage {
-    /// Returns where the page is.
     pub(crate) fn place(self) -> Place {
         self.place
     }
 
-    /// Lets pointer `slot` lead to `place`: nothing else of it changes, nor of the page.
+    /// Changes the place in pointer `slot`, and nothing else.
     pub(crate) fn set_place(
         self,
         change: &mut Change<'_>,
@@ -173,8 +172,7 @@ impl MapPage {
         self.replace(change, slot..slot + 1, |_, old| old.map(|old| BlockPointer { place, ..old }))
     }
 
-    /// Lets pointer `slot`, to a page of a directory, tell that the one that split off it is at
-    /// `sibling`: nothing else of it changes.
+    /// Changes the split hint in pointer `slot`, and nothing else.
     pub(crate) fn set_sibling(
         self,
         change: &mut Change<'_>,

@@ -1,5 +1,4 @@
-//! One map page as a change sees it: a pointer is looked at and set alone, for what a change takes
-//! of a page is copied, and compared at its end.
+//! Access to single pointers of a map page, without copying and comparing the whole page.
 
 use std::ops::Range;
 
@@ -11,11 +10,10 @@ use format::pointer::{BlockPointer, POINTER_BYTES};
 use crate::error::FsResult;
 use crate::store::{Change, Store};
 
-/// Bytes of the header that a change takes together, whole words: the flags and the highest birth.
+/// Flags and highest birth of the header, as whole words.
 const HEADER_RANGE: Range<usize> = 16..BIRTH_MAX_OFFSET + 8;
 const _: () = assert!(HEADER_RANGE.start <= FLAGS_RANGE.start);
 
-/// Where a map page is, and whose it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapPage {
     pub(super) place: Place,
@@ -27,7 +25,7 @@ impl MapPage {
         MapPage { place, owner }
     }
 
-    /// Returns pointer `slot` as `change` sees it, or as everyone does; `None` for a hole.
+    /// Returns pointer `slot` as seen by `change`, `None` for a hole.
     pub(super) fn pointer(
         self,
         store: &Store,
@@ -38,8 +36,7 @@ impl MapPage {
         store.peek(change, at, pointers_range(slot..slot + 1), first_pointer)
     }
 
-    /// Returns pointer `slot` as `change` sees it, which goes on to change the page: where it has
-    /// some of the page already, nobody looks for it again.
+    /// Returns pointer `slot`. For a pointer that is changed next: saves a lookup.
     pub(super) fn pointer_to_change(
         self,
         change: &mut Change<'_>,
@@ -48,17 +45,16 @@ impl MapPage {
         Ok(first_pointer(self.edit_range(change, pointers_range(slot..slot + 1))?))
     }
 
-    /// Whether the page is a leaf that is split, as `change` sees it.
+    /// Returns whether the page is a split leaf, as seen by `change`.
     pub(super) fn is_split(self, store: &Store, change: &Change<'_>) -> FsResult<bool> {
         store.peek(Some(change), (self.place, PageKind::Map, self.owner), FLAGS_RANGE, says_split)
     }
 
-    /// Returns the whole page, to change: for whoever sets many of its pointers.
+    /// Returns the whole page, to set many pointers.
     pub(super) fn edit<'c>(self, change: &'c mut Change<'_>) -> FsResult<&'c mut PageBytes> {
         change.edit(self.place, PageKind::Map, self.owner)
     }
 
-    /// Sets pointer `slot`.
     pub(super) fn set(
         self,
         change: &mut Change<'_>,
@@ -68,8 +64,7 @@ impl MapPage {
         self.replace(change, slot..slot + 1, |_, _| pointer.copied())
     }
 
-    /// Sets each pointer of `slots` to what `new` says, which is told how many lie before it in
-    /// `slots`, and what it was.
+    /// Replaces pointers by `new(position, old)`.
     pub(super) fn replace(
         self,
         change: &mut Change<'_>,
@@ -83,7 +78,6 @@ impl MapPage {
         Ok(())
     }
 
-    /// Raises the highest birth that the header tells of to that of `change`.
     pub(super) fn raise_birth_max(self, change: &mut Change<'_>) -> FsResult<()> {
         let birth = change.epoch().0;
         let header = self.edit_range(change, HEADER_RANGE)?;

@@ -1,20 +1,20 @@
-//! Containers: from an anode and a block's index to its place, and back to nothing.
+//! Containers: maps from the index of a block to its place.
 //!
 //! Everything stored is a container described by an anode (Chutani and others, "The Episode File
-//! System", 1992). This layer walks and changes maps; what the blocks hold it does not know.
+//! System", 1992). This layer walks and changes maps, whatever the blocks contain.
 //!
 //! # Invariants
 //!
 //! - M1, M2 of [`format::map`].
-//! - CT1: `anode.fragments` counts every fragment of the container's blocks and map pages, and what
-//!   is reserved for blocks.
-//! - CT2: A pointer that is replaced or removed is freed in the same transaction.
-//! - CT3: The pool's count of reserved fragments is what all pointers to blocks reserve: each
-//!   transaction that changes such a pointer changes the count.
+//! - CT1: `anode.fragments` counts the fragments of the container's blocks, map pages and
+//!   reservations.
+//! - CT2: The target of a replaced or removed pointer is freed in the same transaction.
+//! - CT3: The pool's count of reserved fragments is the sum over all block pointers, and changes in
+//!   the same transaction.
 //!
 //! # Concurrency
 //!
-//! The caller holds the lock of the container: its vnode's, or the fileset's for its own.
+//! The caller holds the container's lock: its vnode's, or the fileset's for internal containers.
 
 mod data;
 mod diff;
@@ -28,14 +28,14 @@ mod truncate;
 mod unshare;
 mod walk;
 
-pub(crate) use data::Unit;
-pub(crate) use diff::{ChangedPage, ChangedRange, Versions, is_one_file};
-pub(crate) use install::{InstallStep, NewBlock};
-pub(crate) use leaves::Leaves;
-pub(crate) use locate::{Located, PointerAt, with_sibling};
-pub(crate) use own::Own;
-pub(crate) use truncate::{Content, Step, take_off};
-pub(crate) use walk::{Target, Visit, Visitor};
+pub(crate) use data::PointerRange;
+pub(crate) use diff::{ChangedPage, ChangedRange, ContainerVersions, is_one_file};
+pub(crate) use install::{MapUpdateStep, NewBlock};
+pub(crate) use leaves::LeafCursor;
+pub(crate) use locate::{LocatedPointer, PointerLocation, with_sibling};
+pub(crate) use own::ExclusivePageSearch;
+pub(crate) use truncate::{ContainerContent, TruncateStep, take_off};
+pub(crate) use walk::{PointerTarget, PointerVisit, PointerVisitor};
 
 use format::anode::{Anode, StorageMode};
 use format::defect::DefectCode;
@@ -51,9 +51,8 @@ use self::map_page::MapPage;
 use crate::buffer::corrupt;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
-use crate::store::{Change, Store, View};
+use crate::store::{Change, PageView, Store};
 
-/// Returns the owner of the map page of `anode` at `level` on the way to block `index`.
 fn map_owner(anode: &Anode, index: u64, level: u8) -> PageOwner {
     PageOwner {
         fileset: anode.fileset,
@@ -63,13 +62,12 @@ fn map_owner(anode: &Anode, index: u64, level: u8) -> PageOwner {
     }
 }
 
-/// Returns the owner of content page `index` of `anode`.
 pub(crate) fn content_owner(anode: &Anode, index: u64) -> PageOwner {
     PageOwner { fileset: anode.fileset, anode: anode.number, index, level: 0 }
 }
 
 impl Store {
-    /// Returns the pointer to block `index`; `None` for a hole.
+    /// Returns the pointer to block `index`, `None` for a hole.
     pub(crate) fn block(
         &self,
         change: Option<&Change<'_>>,
@@ -88,7 +86,7 @@ impl Store {
         Ok(pointer)
     }
 
-    /// Returns how many map pages a first block at `index` needs.
+    /// Returns the map pages missing for block `index`.
     pub(crate) fn missing_map_pages(&self, anode: &Anode, index: u64) -> FsResult<u64> {
         if index >= capacity_of_height(anode.height) {
             let has_any = (0..8).any(|slot| anode.root_pointer(slot).is_some());
@@ -104,7 +102,7 @@ impl Store {
         Ok(0)
     }
 
-    /// Returns the places of the map pages on the way to block `index`, as `change` has them.
+    /// Returns the map pages on the path to a block, as seen by `change`.
     pub(crate) fn map_path(
         &self,
         change: &Change<'_>,
@@ -125,8 +123,8 @@ impl Store {
         Ok(path)
     }
 
-    /// Sets the pointer to block `index`, growing the map as needed. Returns the pointer that was
-    /// there; the caller frees it (CT2) and counts the fragments of blocks (CT1).
+    /// Sets a pointer, and grows the map if necessary. Returns the old one, whose target the caller
+    /// frees (CT2) and counts (CT1).
     pub(crate) fn set_block(
         &self,
         change: &mut Change<'_>,
@@ -150,8 +148,8 @@ impl Store {
         Ok(old)
     }
 
-    /// Returns the leaf on the way to block `index`, in a map that is high enough and not all in
-    /// the anode; makes the pages on the way, and raises the highest birth in each, the leaf too.
+    /// Returns the leaf of a block. The map must cover the block, and its height must be at least
+    /// 1. Adds missing pages, and raises the highest birth along the path.
     fn leaf_to_edit(
         &self,
         change: &mut Change<'_>,
@@ -200,7 +198,7 @@ impl Store {
         Ok(BlockPointer::to_page(place, fragments, change.epoch()))
     }
 
-    /// Raises the map until it can hold block `index`.
+    /// Raises the map until it covers block `index`.
     fn grow(&self, change: &mut Change<'_>, anode: &mut Anode, index: u64) -> FsResult<()> {
         if index >= capacity_of_height(HEIGHT_MAX) {
             return Err(FsError::FileTooLarge);
@@ -212,7 +210,6 @@ impl Store {
         Ok(())
     }
 
-    /// Puts one more level between the anode and its map.
     fn raise(&self, change: &mut Change<'_>, anode: &mut Anode) -> FsResult<()> {
         let pointers: Vec<_> = (0..8).map(|slot| anode.root_pointer(slot)).collect();
         if pointers.iter().any(Option::is_some) {
@@ -231,19 +228,17 @@ impl Store {
         Ok(())
     }
 
-    /// Returns content page `index` of a container of pages; `None` where there is none.
     pub(crate) fn content<'a>(
         &self,
         change: Option<&'a Change<'_>>,
         anode: &Anode,
         index: u64,
         kind: PageKind,
-    ) -> FsResult<Option<View<'a>>> {
+    ) -> FsResult<Option<PageView<'a>>> {
         let Some(pointer) = self.block(change, anode, index)? else { return Ok(None) };
         self.view(change, pointer.place, kind, content_owner(anode, index)).map(Some)
     }
 
-    /// Returns content page `index` of a container of pages, to change; `None` where there is none.
     pub(crate) fn edit_content<'c>(
         &self,
         change: &'c mut Change<'_>,
@@ -255,7 +250,7 @@ impl Store {
         change.edit(pointer.place, kind, content_owner(anode, index)).map(Some)
     }
 
-    /// Adds content page `index` to a container of pages; returns it, to fill.
+    /// Adds content page `index`, for the caller to fill.
     pub(crate) fn add_content<'c>(
         &self,
         change: &'c mut Change<'_>,
@@ -269,7 +264,7 @@ impl Store {
         let pointer = BlockPointer::to_page(place, fragments, change.epoch());
         let old = self.set_block(change, anode, index, Some(&pointer))?;
         if old.is_some() {
-            // The caller found none on another way through the map: the map contradicts itself.
+            // The map is inconsistent: another path found no such page.
             return Err(corrupt(
                 DefectCode::MP007.found(format!("page {index}")).of(anode.fileset, anode.number),
             ));
@@ -279,7 +274,6 @@ impl Store {
         change.edit(place, kind, owner)
     }
 
-    /// Takes content page `index`, which is there, out of a container of pages.
     pub(crate) fn remove_content(
         &self,
         change: &mut Change<'_>,
@@ -296,8 +290,7 @@ impl Store {
         self.drop_empty_map_pages(change, anode, index)
     }
 
-    /// Gives up the map pages on the way to block `index` that lead nowhere any more: each would
-    /// keep a segment from being used for data.
+    /// Frees empty map pages on a path, because each keeps a segment from use for data.
     fn drop_empty_map_pages(
         &self,
         change: &mut Change<'_>,
@@ -333,7 +326,6 @@ impl Store {
     }
 }
 
-/// Content page `index` of `anode` is needed, and the map has none.
 pub(crate) fn no_page(anode: &Anode, index: u64) -> FsError {
     let what = format!("page {index}");
     corrupt(DefectCode::MP006.found(what).of(anode.fileset, anode.number))

@@ -1,14 +1,13 @@
-//! What a version of a container of pages has alone: a walk of its map and of those of the others
-//! at once, which goes into no part that an other has at the same place. It changes nothing.
+//! The pages that only one version of a container has. A read-only walk over all maps skips shared
+//! parts.
 //!
-//! What it will come to is known a level ahead, so it is read before, many pages at once, and
-//! nothing else is.
+//! Each level of the walk reads ahead exactly the pages that it needs on the next.
 //!
 //! # Invariants
 //!
-//! - OW1: A page is told unless it was born in the shared epoch or before it, or an other has it,
-//!   or a page of the map above it, at the same position.
-//! - OW2: Indexes rise.
+//! - OW1: A page is reported unless it was born in the shared epoch or before, or another version
+//!   has the page, or a map page above it, at the same place.
+//! - OW2: Reports are in ascending order.
 
 use std::ops::ControlFlow;
 
@@ -17,82 +16,80 @@ use format::ids::Epoch;
 use format::map::{POINTERS_PER_PAGE, span_of_pointer};
 use format::pointer::BlockPointer;
 
-use super::diff::Part;
+use super::diff::MapPart;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
-use crate::store::{Store, View};
+use crate::store::{PageView, Store};
 
-/// Of the pages that the cache may hold, the part that is read ahead at once.
+/// Divisor of the cache size that limits one readahead.
 const CACHE_SHARE: usize = 8;
 
-/// A version of a container, and those who may have a part of it too.
+/// A version whose exclusive pages are searched, and the other versions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Own<'a> {
+pub(crate) struct ExclusivePageSearch<'a> {
     pub(crate) anode: &'a Anode,
-    /// What was born in this epoch or before it, an earlier version has.
+    /// An earlier version has everything born in this epoch or before.
     pub(crate) shared_epoch: Epoch,
-    /// Other versions.
     pub(crate) others: &'a [Anode],
 }
 
-/// Who is told of a page.
-type Tell<'t> = &'t mut dyn FnMut(u64, &BlockPointer) -> FsResult<ControlFlow<()>>;
+type ExclusivePageCallback<'t> = &'t mut dyn FnMut(u64, &BlockPointer) -> FsResult<ControlFlow<()>>;
 
-/// A part of the map as all versions have it.
-struct Parts<'a> {
-    own: Part<'a>,
-    others: Vec<Part<'a>>,
+/// One range of the map, in each version.
+struct VersionParts<'a> {
+    own: MapPart<'a>,
+    others: Vec<MapPart<'a>>,
 }
 
-/// The pages of the map that these lead to.
-struct Pages {
-    own: Option<View<'static>>,
-    others: Vec<Option<View<'static>>>,
+struct VersionPages {
+    own: Option<PageView<'static>>,
+    others: Vec<Option<PageView<'static>>>,
 }
 
-impl<'a> Parts<'a> {
-    fn pages(&self, store: &Store, (base, height): (u64, u8)) -> FsResult<Pages> {
-        let page = |part: &Part<'a>| part.page(store, base, height);
+impl<'a> VersionParts<'a> {
+    fn pages(&self, store: &Store, (base, height): (u64, u8)) -> FsResult<VersionPages> {
+        let page = |part: &MapPart<'a>| part.page(store, base, height);
         let others: FsResult<Vec<_>> = self.others.iter().map(page).collect();
-        Ok(Pages { own: page(&self.own)?, others: others? })
+        Ok(VersionPages { own: page(&self.own)?, others: others? })
     }
 
-    fn child(&self, pages: &Pages, height: u8, slot: usize) -> Parts<'a> {
+    fn child(&self, pages: &VersionPages, height: u8, slot: usize) -> VersionParts<'a> {
         let others = self.others.iter().zip(&pages.others);
         let others = others.map(|(part, page)| part.child(page.as_ref(), height, slot));
         let own = self.own.child(pages.own.as_ref(), height, slot);
-        Parts { own, others: others.collect() }
+        VersionParts { own, others: others.collect() }
     }
 
-    /// OW1: whether some of it is the version's alone.
+    /// Returns whether no other version shares this part (OW1).
     fn is_own(&self, shared_epoch: Epoch) -> bool {
         let Some(pointer) = self.own.pointer() else { return self.own.is_there() };
-        let has_it = |part: &Part<'_>| part.pointer().is_some_and(|it| it.place == pointer.place);
+        let has_it =
+            |part: &MapPart<'_>| part.pointer().is_some_and(|it| it.place == pointer.place);
         pointer.birth > shared_epoch && !self.others.iter().any(has_it)
     }
 }
 
 impl Store {
-    /// Tells of each page of a container, from page `from` on, that the version has alone.
+    /// Reports each exclusive page of the version, from page `from` on.
     pub(crate) fn own_pages(
         &self,
-        own: Own<'_>,
+        own: ExclusivePageSearch<'_>,
         from: u64,
-        tell: Tell<'_>,
+        tell: ExclusivePageCallback<'_>,
     ) -> FsResult<ControlFlow<()>> {
         let heights = own.others.iter().map(|anode| anode.height);
         let top = heights.fold(own.anode.height, u8::max) + 1;
-        let others = own.others.iter().map(|anode| Part::of(Some(anode))).collect();
-        let parts = Parts { own: Part::of(Some(own.anode)), others };
+        let others = own.others.iter().map(|anode| MapPart::of(Some(anode))).collect();
+        let parts = VersionParts { own: MapPart::of(Some(own.anode)), others };
         self.own_below(&parts, (0, top), (own.shared_epoch, from), tell)
     }
 
     fn own_below(
         &self,
-        parts: &Parts<'_>,
+        parts: &VersionParts<'_>,
         (base, height): (u64, u8),
         (shared_epoch, from): (Epoch, u64),
-        tell: Tell<'_>,
+        tell: ExclusivePageCallback<'_>,
     ) -> FsResult<ControlFlow<()>> {
         let Some(below) = height.checked_sub(1) else {
             return match parts.own.pointer() {
@@ -118,8 +115,8 @@ impl Store {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Reads what is gone into next: of the pages themselves only the version's.
-    fn bring_in_parts(&self, parts: &[(u64, Parts<'_>)], height: u8) {
+    /// Reads ahead the next level. Content pages are needed of the version alone.
+    fn bring_in_parts(&self, parts: &[(u64, VersionParts<'_>)], height: u8) {
         let mut places = Vec::new();
         for (_, part) in parts {
             places.extend(part.own.pointer().map(|pointer| pointer.place));

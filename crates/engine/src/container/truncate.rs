@@ -1,5 +1,5 @@
-//! Freeing what lies past a block: in bounded steps, so that a large file costs many small
-//! transactions and a crash between two of them loses nothing but time.
+//! Truncation in bounded steps, one transaction each. After a crash between steps, it is completed
+//! later.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use format::map::{
 };
 use format::page::PageKind;
 use format::pointer::BlockPointer;
-use runtime::planted::{self, Planted};
+use runtime::if_planted;
 
 use super::data::{check_split, fine_owner};
 use super::map_page::MapPage;
@@ -23,50 +23,49 @@ use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::store::{Change, Store};
 
-/// Most pointers that one step looks at.
+/// Pointers examined per step.
 const POINTERS_PER_STEP: usize = 1024;
-/// Most runs of fragments that one step frees.
 const EXTENTS_PER_STEP: usize = 96;
-/// Most allocation groups that one step touches.
 const GROUPS_PER_STEP: usize = 16;
-/// Most pages that one step touches before it stops.
 const PAGES_PER_STEP: usize = 80;
 
-/// What a step may still do, and what it has found.
+/// The remaining limits of a step, and its extents.
 #[derive(Debug)]
-pub(crate) struct Step {
-    /// What was born in this epoch or before it, clones hold too: it is not freed.
+pub(crate) struct TruncateStep {
+    /// Snapshots share everything born in this epoch or before.
     shared_epoch: Epoch,
     pointers: usize,
     extents: Vec<Extent>,
     groups: Vec<u32>,
 }
 
-impl Step {
-    /// A step of `change` that has done nothing yet.
-    pub(crate) fn new(change: &Change<'_>) -> Step {
+impl TruncateStep {
+    pub(crate) fn new(change: &Change<'_>) -> TruncateStep {
         let shared_epoch = change.shared_epoch();
-        Step { shared_epoch, pointers: POINTERS_PER_STEP, extents: Vec::new(), groups: Vec::new() }
+        TruncateStep {
+            shared_epoch,
+            pointers: POINTERS_PER_STEP,
+            extents: Vec::new(),
+            groups: Vec::new(),
+        }
     }
 
-    /// Whether a transaction that touches so many pages may free one more.
+    /// Returns whether a transaction that has changed `pages` pages may free another.
     pub(crate) fn has_room_for_page(pages: usize) -> bool {
         pages <= PAGES_PER_STEP
     }
 
-    /// Whether the step may give up all that a leaf leads to of which it frees nothing.
+    /// Returns whether the step can drop all pointers of a shared leaf.
     fn has_room_for_leaf(&self, pages: usize) -> bool {
         let has_pages = pages + self.groups.len() * 4 <= PAGES_PER_STEP;
         has_pages && self.pointers >= index_wide(POINTERS_PER_PAGE)
     }
 
-    /// Returns the runs of fragments that were taken.
     pub(crate) fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// Whether the step may give up one more unit of a file, of which `stored` is stored; if so, it
-    /// is noted.
+    /// Notes one more unit and its block to free. False if the limits forbid it.
     pub(crate) fn take_unit(&mut self, stored: Option<BlockPointer>, pages: usize) -> bool {
         if let Some(pointer) = stored.filter(|pointer| pointer.birth > self.shared_epoch) {
             return self.take(pointer.place, pointer.fragments, pages);
@@ -78,12 +77,11 @@ impl Step {
         true
     }
 
-    /// Whether the step may give up one more unit of a file, of which `parts` are to be freed; if
-    /// so, they are noted.
+    /// Notes one more unit and its extents to free. False if the limits forbid it.
     pub(crate) fn take_parts(&mut self, parts: &[Extent], pages: usize) -> bool {
         match parts {
             [] => self.take_unit(None, pages),
-            // Of one block: its quarters are few.
+            // At most four parts of one block.
             [first, rest @ ..] => {
                 let is_taken = self.take(first.place, first.fragments, pages);
                 if is_taken {
@@ -94,7 +92,7 @@ impl Step {
         }
     }
 
-    /// Whether the step may free one more block; if so, it is noted.
+    /// Notes one more block to free. False if the limits forbid it.
     fn take(&mut self, place: Place, fragments: u32, pages: usize) -> bool {
         let extent = Extent { place, fragments };
         let joins = self.extents.last().is_some_and(|last| last.touches(extent));
@@ -118,36 +116,31 @@ impl Step {
     }
 }
 
-/// What the blocks of a container are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
-    /// Data of a file.
+pub(crate) enum ContainerContent {
     Data,
-    /// Pages of this kind.
     Pages(PageKind),
 }
 
-impl Content {
-    /// Returns what the blocks of the container of `anode` are.
-    pub(crate) fn of(anode: &Anode) -> Content {
-        anode.content_kind().map_or(Content::Data, Content::Pages)
+impl ContainerContent {
+    pub(crate) fn of(anode: &Anode) -> ContainerContent {
+        anode.content_kind().map_or(ContainerContent::Data, ContainerContent::Pages)
     }
 }
 
-/// Where a container is cut.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
-    /// The block in which the cut lies.
+struct TruncatePoint {
+    /// The block that contains the new end.
     index: u64,
-    /// The first block that is gone.
+    /// The first freed block.
     first: u64,
-    /// The first block of 4 KiB that is gone, below leaves that are split.
+    /// The first freed block of 4 KiB, below split leaves.
     fine: u64,
 }
 
-impl Cut {
-    fn at(size_bytes: u64, anode: &Anode) -> Cut {
-        Cut {
+impl TruncatePoint {
+    fn at(size_bytes: u64, anode: &Anode) -> TruncatePoint {
+        TruncatePoint {
             index: size_bytes / anode.block_bytes(),
             first: size_bytes.div_ceil(anode.block_bytes()),
             fine: size_bytes.div_ceil(1 << FINE_SHIFT),
@@ -156,22 +149,20 @@ impl Cut {
 }
 
 impl Store {
-    /// Frees the blocks that lie past the first `size_bytes`, from the end, as many as one
-    /// transaction can. Returns whether all are gone; if not, call again in another transaction.
+    /// Frees blocks past `size_bytes`, from the end, within one transaction. Returns whether all
+    /// are freed. If not, call again in another transaction.
     pub(crate) fn truncate_blocks(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         size_bytes: u64,
-        content: Content,
+        content: ContainerContent,
     ) -> FsResult<bool> {
-        let cut = Cut::at(size_bytes, anode);
-        let mut step = Step::new(change);
+        let cut = TruncatePoint::at(size_bytes, anode);
+        let mut step = TruncateStep::new(change);
         let is_done = self.truncate_root(change, anode, cut, content, &mut step)?;
         change.free(&step.extents)?;
-        if planted::is(Planted::DoubleFree) {
-            change.free(&step.extents)?;
-        }
+        if_planted!(DoubleFree, change.free(&step.extents)?);
         Ok(is_done)
     }
 
@@ -179,9 +170,9 @@ impl Store {
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
-        cut: Cut,
-        content: Content,
-        step: &mut Step,
+        cut: TruncatePoint,
+        content: ContainerContent,
+        step: &mut TruncateStep,
     ) -> FsResult<bool> {
         if cut.index >= capacity_of_height(anode.height) {
             return Ok(true);
@@ -194,9 +185,9 @@ impl Store {
             let is_gone =
                 self.truncate_below(change, anode, pointer, height, base, cut, content, step)?;
             match is_gone {
-                Outcome::Gone => anode.set_root_pointer(slot, None),
-                Outcome::Kept => {}
-                Outcome::Stopped => return Ok(false),
+                PointerOutcome::Gone => anode.set_root_pointer(slot, None),
+                PointerOutcome::Kept => {}
+                PointerOutcome::Stopped => return Ok(false),
             }
         }
         if cut.first == 0 && (0..8).all(|slot| anode.root_pointer(slot).is_none()) {
@@ -205,8 +196,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Frees what `pointer`, `height` levels above the blocks and beginning at block `base`, leads
-    /// to past the cut.
+    /// Truncates below `pointer`, `height` levels above block `base`.
     #[expect(clippy::too_many_arguments, reason = "one recursion, all of it changes on the way")]
     fn truncate_below(
         &self,
@@ -215,20 +205,22 @@ impl Store {
         pointer: BlockPointer,
         height: u8,
         base: u64,
-        cut: Cut,
-        content: Content,
-        step: &mut Step,
-    ) -> FsResult<Outcome> {
+        cut: TruncatePoint,
+        content: ContainerContent,
+        step: &mut TruncateStep,
+    ) -> FsResult<PointerOutcome> {
         if height == 0 && base < cut.first {
-            return Ok(Outcome::Kept);
+            return Ok(PointerOutcome::Kept);
         }
         if height == 0 {
             return match content {
-                Content::Data => {
+                ContainerContent::Data => {
                     let shift = anode.block_shift;
                     self.free_data(change, anode, pointer, shift, step)
                 }
-                Content::Pages(kind) => self.free_content(change, anode, pointer, base, kind),
+                ContainerContent::Pages(kind) => {
+                    self.free_content(change, anode, pointer, base, kind)
+                }
             };
         }
         let level = height - 1;
@@ -236,18 +228,17 @@ impl Store {
         let span = span_of_pointer(level);
         let lowest = if cut.index <= base { 0 } else { page_slot(cut.index, level) };
         let page = MapPage::new(pointer.place, owner);
-        let is_split = content == Content::Data && level == 0 && page.is_split(self, change)?;
+        let is_split =
+            content == ContainerContent::Data && level == 0 && page.is_split(self, change)?;
         let slots = if is_split { lowest..lowest } else { lowest..index_wide(POINTERS_PER_PAGE) };
-        // A leaf that clones hold too and of which nothing is left is not copied to be emptied: in
-        // one step all that it leads to is given up, or nothing.
-        let is_planted = planted::is(Planted::LeafCopiedToEmpty);
-        let is_whole = level == 0 && !is_split && cut.first <= base && !is_planted;
+        // A shared leaf is not copied only to be emptied: one step drops all its pointers, or none.
+        let is_whole = level == 0 && !is_split && cut.first <= base;
         let is_left_as_is = is_whole && change.is_shared(page.place, PageKind::Map, owner)?;
         if is_left_as_is && !step.has_room_for_leaf(change.page_count()) {
-            return Ok(Outcome::Stopped);
+            return Ok(PointerOutcome::Stopped);
         }
         if is_split && !self.truncate_split(change, anode, page, cut, step)? {
-            return Ok(Outcome::Stopped);
+            return Ok(PointerOutcome::Stopped);
         }
         for slot in slots.rev() {
             let Some(child) = page.pointer(self, Some(change), slot)? else { continue };
@@ -255,36 +246,36 @@ impl Store {
             let outcome =
                 self.truncate_below(change, anode, child, level, child_base, cut, content, step)?;
             match outcome {
-                Outcome::Gone if is_left_as_is => {}
-                Outcome::Gone => {
+                PointerOutcome::Gone if is_left_as_is => {}
+                PointerOutcome::Gone => {
                     set_pointer(page.edit(change)?, slot, None);
                 }
-                // A leaf that was left as it is has room for all: what stops has no business there.
-                Outcome::Stopped if is_left_as_is => {
+                // Not expected, since the limits were checked for the whole leaf.
+                PointerOutcome::Stopped if is_left_as_is => {
                     page.edit(change)?;
-                    return Ok(Outcome::Stopped);
+                    return Ok(PointerOutcome::Stopped);
                 }
-                Outcome::Kept => {}
-                Outcome::Stopped => return Ok(Outcome::Stopped),
+                PointerOutcome::Kept => {}
+                PointerOutcome::Stopped => return Ok(PointerOutcome::Stopped),
             }
         }
         if cut.first > base {
-            return Ok(Outcome::Kept);
+            return Ok(PointerOutcome::Kept);
         }
         change.free_page(pointer.place, PageKind::Map, owner)?;
         take_off(&mut anode.fragments, u64::from(pointer.fragments), DefectCode::AN004)?;
-        Ok(Outcome::Gone)
+        Ok(PointerOutcome::Gone)
     }
 
-    /// Frees the blocks that lie wholly in `range`, from its front, as many as one transaction can.
-    /// Returns where to go on in another transaction; `None`: all are gone. The map pages stay.
+    /// Frees the blocks wholly in `range`, from its start, within one transaction. Returns where
+    /// the next transaction continues. Keeps map pages.
     pub(crate) fn punch_blocks(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         range: Range<u64>,
     ) -> FsResult<Option<u64>> {
-        let mut step = Step::new(change);
+        let mut step = TruncateStep::new(change);
         let (mut at, mut rest) = (range.start, None);
         while let Some(unit) = self.next_held(anode, at)?.filter(|unit| unit.end() <= range.end) {
             at = unit.end();
@@ -303,15 +294,15 @@ impl Store {
         Ok(rest)
     }
 
-    /// Frees the blocks of 4 KiB below the split leaf `above` that lie past the cut, and the fine
-    /// leaves that hold no others. Returns whether all are gone.
+    /// Frees blocks past the cut below a split leaf, and empty fine leaves. Returns whether all are
+    /// freed.
     fn truncate_split(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         above: MapPage,
-        cut: Cut,
-        step: &mut Step,
+        cut: TruncatePoint,
+        step: &mut TruncateStep,
     ) -> FsResult<bool> {
         check_split(anode)?;
         for slot in (0..index_wide(FINE_PER_COARSE)).rev() {
@@ -325,7 +316,7 @@ impl Store {
                 let block = below.pointer(self, Some(change), fine_slot(fine))?;
                 let Some(block) = block else { continue };
                 let outcome = self.free_data(change, anode, block, FINE_SHIFT, step)?;
-                if matches!(outcome, Outcome::Stopped) {
+                if matches!(outcome, PointerOutcome::Stopped) {
                     return Ok(false);
                 }
                 set_pointer(below.edit(change)?, fine_slot(fine), None);
@@ -339,24 +330,23 @@ impl Store {
         Ok(true)
     }
 
-    /// Gives up a block of a file, of `1 << shift` bytes, and the room that is reserved for it.
+    /// Frees a block of `1 << shift` bytes, and its reservation.
     fn free_data(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         pointer: BlockPointer,
         shift: u8,
-        step: &mut Step,
-    ) -> FsResult<Outcome> {
+        step: &mut TruncateStep,
+    ) -> FsResult<PointerOutcome> {
         if !step.take_unit(pointer.stored(), change.page_count()) {
-            return Ok(Outcome::Stopped);
+            return Ok(PointerOutcome::Stopped);
         }
         self.count_reserved(change, anode, shift, Some(pointer), None)?;
         take_off(&mut anode.fragments, u64::from(pointer.fragments), DefectCode::AN004)?;
-        Ok(Outcome::Gone)
+        Ok(PointerOutcome::Gone)
     }
 
-    /// Gives up page `index` of a container of pages.
     fn free_content(
         &self,
         change: &mut Change<'_>,
@@ -364,18 +354,18 @@ impl Store {
         pointer: BlockPointer,
         index: u64,
         kind: PageKind,
-    ) -> FsResult<Outcome> {
-        if !Step::has_room_for_page(change.page_count()) {
-            return Ok(Outcome::Stopped);
+    ) -> FsResult<PointerOutcome> {
+        if !TruncateStep::has_room_for_page(change.page_count()) {
+            return Ok(PointerOutcome::Stopped);
         }
         change.free_page(pointer.place, kind, content_owner(anode, index))?;
         take_off(&mut anode.pages, 1, DefectCode::AN005)?;
         take_off(&mut anode.fragments, u64::from(pointer.fragments), DefectCode::AN004)?;
-        Ok(Outcome::Gone)
+        Ok(PointerOutcome::Gone)
     }
 }
 
-/// CT1: takes what is freed off a count of the anode.
+/// Subtracts freed fragments from `count` (CT1).
 pub(crate) fn take_off(count: &mut u64, freed: u64, code: DefectCode) -> FsResult<()> {
     let rest = count.checked_sub(freed);
     *count =
@@ -383,12 +373,12 @@ pub(crate) fn take_off(count: &mut u64, freed: u64, code: DefectCode) -> FsResul
     Ok(())
 }
 
-/// What became of a pointer.
-enum Outcome {
-    /// All below it is freed, and so is it.
+/// The result of truncating below a pointer.
+enum PointerOutcome {
+    /// Freed, with all below it.
     Gone,
-    /// Part of what it leads to lies before the cut.
+    /// Needed for blocks before the cut.
     Kept,
-    /// The step has done all it may.
+    /// The limits of the step are reached.
     Stopped,
 }

@@ -1,8 +1,8 @@
-//! Copying what clones hold: before a page of a container is changed that a clone has as well, the
-//! container gets a copy of its own, and copies of what leads there.
+//! Copy-on-write: a page shared with a snapshot is copied before it changes, together with the
+//! shared map pages above it.
 //!
-//! What a container has for itself has nothing shared above it: so the pages to copy are the last
-//! ones of a path, and the page above them is changed where it is.
+//! Above an unshared page no page is shared. So the copies are the lower end of a path, and the
+//! page above them is changed in place.
 
 use format::anode::Anode;
 use format::ids::{Epoch, Place};
@@ -10,33 +10,28 @@ use format::map::{FINE_LEVEL, FINE_PER_COARSE, page_slot, root_slot, split_slot}
 use format::page::{PageKind, PageOwner};
 use format::pointer::{BlockPointer, SplitHint};
 
-use runtime::planted::{self, Planted};
-
 use super::data::fine_owner;
 use super::map_page::MapPage;
 use super::{content_owner, map_owner};
 use crate::error::FsResult;
 use crate::store::{Change, Store};
 
-/// Where a path through a map ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// At the map page of this level.
+enum UnsharePathEnd {
     Map(u8),
-    /// At the fine leaf that has this block of 4 KiB.
+    /// The fine leaf that covers this 4 KiB block.
     Fine(u64),
-    /// At the page of content of this kind.
     Content(PageKind),
 }
 
-/// What leads to a page: a slot of the anode, or of a map page.
+/// The pointer to a page: a slot of the anode or of a map page.
 #[derive(Clone, Copy)]
-enum Above {
+enum ParentSlot {
     Anode(usize),
     Map(MapPage, usize),
 }
 
-impl Above {
+impl ParentSlot {
     fn set(
         self,
         change: &mut Change<'_>,
@@ -44,11 +39,11 @@ impl Above {
         pointer: &BlockPointer,
     ) -> FsResult<()> {
         match self {
-            Above::Anode(slot) => {
+            ParentSlot::Anode(slot) => {
                 anode.set_root_pointer(slot, Some(pointer));
                 Ok(())
             }
-            Above::Map(page, slot) => {
+            ParentSlot::Map(page, slot) => {
                 page.raise_birth_max(change)?;
                 page.set(change, slot, Some(pointer))
             }
@@ -57,9 +52,8 @@ impl Above {
 }
 
 impl Store {
-    /// Copies what was born in `shared_epoch` or before it of the way to the page of a container
-    /// that `kind` and `owner` name, that page included. The anode is changed in memory; its count
-    /// of fragments stays.
+    /// Copies a page and the pages on the path to it, where they are shared. Changes `anode` in
+    /// memory, except its count of fragments.
     pub(crate) fn unshare_path(
         &self,
         change: &mut Change<'_>,
@@ -68,33 +62,37 @@ impl Store {
         (kind, owner): (PageKind, PageOwner),
     ) -> FsResult<()> {
         let (index, end) = match (kind, owner.level) {
-            (PageKind::Map, FINE_LEVEL) => (owner.index / FINE_PER_COARSE, End::Fine(owner.index)),
-            (PageKind::Map, level) => (owner.index, End::Map(level)),
-            (kind, _) => (owner.index, End::Content(kind)),
+            (PageKind::Map, FINE_LEVEL) => {
+                (owner.index / FINE_PER_COARSE, UnsharePathEnd::Fine(owner.index))
+            }
+            (PageKind::Map, level) => (owner.index, UnsharePathEnd::Map(level)),
+            (kind, _) => (owner.index, UnsharePathEnd::Content(kind)),
         };
         let slot = root_slot(index, anode.height);
-        let mut above = Above::Anode(slot);
+        let mut above = ParentSlot::Anode(slot);
         let mut pointer = anode.root_pointer(slot);
         for level in (0..anode.height).rev() {
             let Some(found) = pointer else { return Ok(()) };
             let page = (PageKind::Map, map_owner(anode, index, level));
             let place = self.unshare_page(change, anode, shared_epoch, (found, above), page)?;
-            if end == End::Map(level) {
+            if end == UnsharePathEnd::Map(level) {
                 return Ok(());
             }
             let page = MapPage::new(place, page.1);
             let slot = match end {
-                End::Fine(fine) if level == 0 => split_slot(fine),
-                End::Map(_) | End::Fine(_) | End::Content(_) => page_slot(index, level),
+                UnsharePathEnd::Fine(fine) if level == 0 => split_slot(fine),
+                UnsharePathEnd::Map(_) | UnsharePathEnd::Fine(_) | UnsharePathEnd::Content(_) => {
+                    page_slot(index, level)
+                }
             };
-            above = Above::Map(page, slot);
+            above = ParentSlot::Map(page, slot);
             pointer = page.pointer(self, Some(change), slot)?;
         }
         let Some(found) = pointer else { return Ok(()) };
         let page = match end {
-            End::Map(_) => return Ok(()),
-            End::Fine(fine) => (PageKind::Map, fine_owner(anode, fine)),
-            End::Content(kind) => (kind, content_owner(anode, index)),
+            UnsharePathEnd::Map(_) => return Ok(()),
+            UnsharePathEnd::Fine(fine) => (PageKind::Map, fine_owner(anode, fine)),
+            UnsharePathEnd::Content(kind) => (kind, content_owner(anode, index)),
         };
         let place = self.unshare_page(change, anode, shared_epoch, (found, above), page)?;
         if place != found.place && page.0 == PageKind::Directory {
@@ -103,8 +101,6 @@ impl Store {
         Ok(())
     }
 
-    /// Returns where the page of a container is that `kind` and `owner` name; `None`: there is
-    /// none.
     pub(crate) fn place_of_page(
         &self,
         anode: &Anode,
@@ -113,13 +109,13 @@ impl Store {
         Ok(self.locate_page(None, anode, page)?.map(|(_, pointer)| pointer.place))
     }
 
-    /// Copies a page if it is shared; returns where it is then.
+    /// Copies a page if it is shared. Returns its current place.
     fn unshare_page(
         &self,
         change: &mut Change<'_>,
         anode: &mut Anode,
         shared_epoch: Epoch,
-        (found, above): (BlockPointer, Above),
+        (found, above): (BlockPointer, ParentSlot),
         (kind, owner): (PageKind, PageOwner),
     ) -> FsResult<Place> {
         if found.birth > shared_epoch {
@@ -131,8 +127,7 @@ impl Store {
         Ok(place)
     }
 
-    /// Page `number` of a directory was copied: the pointer to the page that it once split off, if
-    /// that tells where it is, tells of the copy (N4).
+    /// Updates the split hint that names a copied directory page (N4).
     fn unshare_hint(
         &self,
         change: &mut Change<'_>,
@@ -145,9 +140,7 @@ impl Store {
         let before = number & !(1 << highest);
         let Some(pointer) = self.block(Some(change), anode, before)? else { return Ok(()) };
         let hint = pointer.split_hint().filter(|hint| hint.sibling == Some(old));
-        let Some(hint) = hint.filter(|_| !planted::is(Planted::SplitHintOutlivesCopy)) else {
-            return Ok(());
-        };
+        let Some(hint) = hint else { return Ok(()) };
         if anode.height > 0 {
             let leaf = (PageKind::Map, map_owner(anode, before, 0));
             self.unshare_path(change, anode, shared_epoch, leaf)?;

@@ -1,11 +1,12 @@
-//! The walk of a container in post-order: what lies below a pointer comes before it. It changes
-//! nothing, goes on at any position, and never reads a page that lies at or before the position
-//! from which it goes on: such a page may be freed already.
+//! Post-order walk of a container: the targets below a pointer come before it.
+//!
+//! Read-only, and resumable at any position. Pages at or before that position may be freed already,
+//! so they are never read.
 //!
 //! # Invariants
 //!
 //! - WK1: Positions rise: by the end of the byte range, then by the height above the content.
-//! - WK2: A pointer at or before `from` is not followed, and not told.
+//! - WK2: A pointer at or before `from` is neither followed nor reported.
 
 use std::ops::ControlFlow;
 
@@ -19,7 +20,7 @@ use format::page::{PAGE_BYTES, PageBytes, PageKind, PageOwner};
 use format::pointer::BlockPointer;
 
 use super::data::{check_split, fine_owner};
-use super::truncate::Content;
+use super::truncate::ContainerContent;
 use super::{content_owner, map_owner};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
@@ -27,80 +28,69 @@ use crate::store::Store;
 
 const _: () = assert!(1 << FINE_SHIFT == PAGE_BYTES);
 
-/// What a pointer of a container leads to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Target {
-    /// Data of a file: a block of `1 << shift` bytes, or room that is kept for one.
+pub(crate) enum PointerTarget {
+    /// A data block of `1 << shift` bytes, stored or reserved.
     Data {
-        /// Block size: binary logarithm.
         shift: u8,
     },
-    /// A page.
     Page {
-        /// Its kind.
         kind: PageKind,
-        /// Whose it is.
         owner: PageOwner,
     },
 }
 
-/// A pointer that the walk has come to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visit {
-    /// Where it is in the order of the walk.
+pub(crate) struct PointerVisit {
+    /// Position in the order of the walk.
     pub(crate) at: Cursor,
-    /// The pointer.
     pub(crate) pointer: BlockPointer,
-    /// What it leads to.
-    pub(crate) target: Target,
+    pub(crate) target: PointerTarget,
 }
 
-/// Who is told of each pointer.
-pub(crate) trait Visitor {
-    /// Whether to look at what lies below a page of the map, and at the page.
-    fn enters(&mut self, page: &Visit) -> FsResult<bool>;
+pub(crate) trait PointerVisitor {
+    /// Returns whether to walk below a map page and then visit it.
+    fn enters(&mut self, page: &PointerVisit) -> FsResult<bool>;
 
-    /// Is told of a pointer; breaks to stop the walk before it.
-    fn visit(&mut self, visit: &Visit) -> FsResult<ControlFlow<()>>;
+    /// Handles a pointer. A break stops the walk before this pointer.
+    fn visit(&mut self, visit: &PointerVisit) -> FsResult<ControlFlow<()>>;
 }
 
-/// A walk of one container.
-struct Walk<'w> {
+struct ContainerWalk<'w> {
     store: &'w Store,
     anode: &'w Anode,
-    content: Content,
+    content: ContainerContent,
     container: u64,
     from: Cursor,
 }
 
-/// A pointer in the map, and what it spans.
+/// A pointer in the map, and its range.
 #[derive(Clone, Copy)]
-struct Below {
+struct ChildPointer {
     pointer: BlockPointer,
-    /// Levels of map pages from the pointer down to the blocks.
+    /// Levels of map pages down to the blocks.
     height: u8,
     /// First block, in blocks of the container's size.
     base: u64,
 }
 
 impl Store {
-    /// Tells `visitor` in post-order of each pointer of `anode` past `from`. `container` is how
-    /// positions name it.
+    /// Visits each pointer past `from`. Positions contain the number `container`.
     pub(crate) fn walk_container(
         &self,
         (anode, container): (&Anode, u64),
-        content: Content,
+        content: ContainerContent,
         from: Cursor,
-        visitor: &mut dyn Visitor,
+        visitor: &mut dyn PointerVisitor,
     ) -> FsResult<ControlFlow<()>> {
         if anode.storage == StorageMode::Inline {
             return Ok(ControlFlow::Continue(()));
         }
-        let walk = Walk { store: self, anode, content, container, from };
+        let walk = ContainerWalk { store: self, anode, content, container, from };
         for slot in 0..index_wide(ROOT_POINTERS) {
             let Some(pointer) = anode.root_pointer(slot) else { continue };
             let base = wide(slot).saturating_mul(span_of_pointer(anode.height));
-            let below = Below { pointer, height: anode.height, base };
+            let below = ChildPointer { pointer, height: anode.height, base };
             if walk.below(below, visitor)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -109,11 +99,11 @@ impl Store {
     }
 }
 
-impl Walk<'_> {
+impl ContainerWalk<'_> {
     fn shift(&self) -> u8 {
         match self.content {
-            Content::Data => self.anode.block_shift,
-            Content::Pages(_) => FINE_SHIFT,
+            ContainerContent::Data => self.anode.block_shift,
+            ContainerContent::Pages(_) => FINE_SHIFT,
         }
     }
 
@@ -121,22 +111,30 @@ impl Walk<'_> {
         Cursor::at(self.container, (first, blocks), shift, height)
     }
 
-    fn below(&self, below: Below, visitor: &mut dyn Visitor) -> FsResult<ControlFlow<()>> {
-        let Below { pointer, height, base } = below;
+    fn below(
+        &self,
+        below: ChildPointer,
+        visitor: &mut dyn PointerVisitor,
+    ) -> FsResult<ControlFlow<()>> {
+        let ChildPointer { pointer, height, base } = below;
         let at = self.at(base, span_of_pointer(height), self.shift(), Cursor::height_of(height));
         if at <= self.from {
             return Ok(ControlFlow::Continue(()));
         }
         let Some(level) = height.checked_sub(1) else {
-            return visitor.visit(&Visit { at, pointer, target: self.content_target(base) });
+            return visitor.visit(&PointerVisit { at, pointer, target: self.content_target(base) });
         };
         let owner = map_owner(self.anode, base, level);
-        let visit = Visit { at, pointer, target: Target::Page { kind: PageKind::Map, owner } };
+        let visit = PointerVisit {
+            at,
+            pointer,
+            target: PointerTarget::Page { kind: PageKind::Map, owner },
+        };
         if !visitor.enters(&visit)? {
             return Ok(ControlFlow::Continue(()));
         }
         let page = self.store.view(None, pointer.place, PageKind::Map, owner)?;
-        let done = if self.content == Content::Data && level == 0 && is_split(&page) {
+        let done = if self.content == ContainerContent::Data && level == 0 && is_split(&page) {
             self.fine_leaves(&page, base, visitor)?
         } else {
             self.children(&page, (base, level), visitor)?
@@ -147,10 +145,12 @@ impl Walk<'_> {
         visitor.visit(&visit)
     }
 
-    fn content_target(&self, index: u64) -> Target {
+    fn content_target(&self, index: u64) -> PointerTarget {
         match self.content {
-            Content::Data => Target::Data { shift: self.anode.block_shift },
-            Content::Pages(kind) => Target::Page { kind, owner: content_owner(self.anode, index) },
+            ContainerContent::Data => PointerTarget::Data { shift: self.anode.block_shift },
+            ContainerContent::Pages(kind) => {
+                PointerTarget::Page { kind, owner: content_owner(self.anode, index) }
+            }
         }
     }
 
@@ -158,12 +158,12 @@ impl Walk<'_> {
         &self,
         page: &PageBytes,
         (base, level): (u64, u8),
-        visitor: &mut dyn Visitor,
+        visitor: &mut dyn PointerVisitor,
     ) -> FsResult<ControlFlow<()>> {
         for slot in 0..index_wide(POINTERS_PER_PAGE) {
             let Some(pointer) = pointer_at(page, slot) else { continue };
             let first = base.saturating_add(wide(slot).saturating_mul(span_of_pointer(level)));
-            let below = Below { pointer, height: level, base: first };
+            let below = ChildPointer { pointer, height: level, base: first };
             if self.below(below, visitor)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -171,12 +171,12 @@ impl Walk<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Goes on below the split leaf in `page`, which begins at block `base`.
+    /// Walks below a split leaf at block `base`.
     fn fine_leaves(
         &self,
         page: &PageBytes,
         base: u64,
-        visitor: &mut dyn Visitor,
+        visitor: &mut dyn PointerVisitor,
     ) -> FsResult<ControlFlow<()>> {
         check_split(self.anode)?;
         for slot in 0..FINE_PER_COARSE {
@@ -188,7 +188,11 @@ impl Walk<'_> {
                 continue;
             }
             let owner = fine_owner(self.anode, first);
-            let visit = Visit { at, pointer, target: Target::Page { kind: PageKind::Map, owner } };
+            let visit = PointerVisit {
+                at,
+                pointer,
+                target: PointerTarget::Page { kind: PageKind::Map, owner },
+            };
             if !visitor.enters(&visit)? {
                 continue;
             }
@@ -207,13 +211,13 @@ impl Walk<'_> {
         &self,
         leaf: &PageBytes,
         first: u64,
-        visitor: &mut dyn Visitor,
+        visitor: &mut dyn PointerVisitor,
     ) -> FsResult<ControlFlow<()>> {
         for slot in 0..POINTERS_PER_PAGE {
             let Some(pointer) = pointer_at(leaf, index_wide(slot)) else { continue };
             let at = self.at(first.saturating_add(slot), 1, FINE_SHIFT, 0);
-            let target = Target::Data { shift: FINE_SHIFT };
-            if at > self.from && visitor.visit(&Visit { at, pointer, target })?.is_break() {
+            let target = PointerTarget::Data { shift: FINE_SHIFT };
+            if at > self.from && visitor.visit(&PointerVisit { at, pointer, target })?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

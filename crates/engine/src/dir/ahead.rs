@@ -1,4 +1,4 @@
-//! Which pages of a directory hold the names that a listing will come to.
+//! Readahead for listings: the directory pages with the next names.
 
 use format::anode::Anode;
 use format::directory::{next_prefix, page_number};
@@ -7,16 +7,16 @@ use format::ids::Place;
 use super::usual_depth;
 use crate::store::Store;
 
-/// Returns where the pages are that hold the names from `hash` on, most of them: those of `count`
-/// parts of the names, at the depth that is usual. Reads none of them, and may tell of others: who
-/// reads a page is told by it what it holds.
+/// Returns the places of most pages with names from `hash` on, for `count` hash prefixes at the
+/// usual depth. Reads none of them. The places are hints: a page's own content decides which names
+/// it holds.
 pub(crate) fn pages_from(store: &Store, anode: &Anode, hash: u64, count: usize) -> Vec<Place> {
     let depth = usual_depth(anode);
     let parts = std::iter::successors(Some(hash), |hash| next_prefix(*hash, depth)).take(count);
     let mut places: Vec<Place> = Vec::new();
     for hash in parts {
-        // Where a page has not split so often, a shallower one has its names; where it has split
-        // once more, its pointer says where the other half is.
+        // A page that has split less often holds the names at a shallower depth. A page that has
+        // split once more points to the other half.
         let number = |depth: u8| page_number(hash, depth);
         let pointer = |depth: u8| store.block(None, anode, number(depth)).ok().flatten();
         let Some(pointer) = (0..=depth).rev().find_map(pointer) else { continue };

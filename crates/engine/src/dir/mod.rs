@@ -1,20 +1,20 @@
-//! Directories: names to anodes, in hashed pages.
+//! Directories: map names to anodes, in hashed pages.
 //!
 //! # Layout
 //!
-//! See [`format::directory`]. The page for a hash is found by asking the container's map: of the
-//! pages that the hash could be in, one for each depth, the deepest that is there is the one.
+//! See [`format::directory`]. A hash has one possible page at each depth. The deepest of these
+//! pages in the container's map holds it.
 //!
 //! # Invariants
 //!
-//! - N1: Of the pages on the way to a hash the deepest that exists holds it: a split makes both
-//!   halves before the next transaction looks.
+//! - N1: The deepest existing page on the way to a hash holds it: one transaction creates both
+//!   halves of a split.
 //! - N2: `anode.entries` counts the names, `anode.pages` the pages, and `anode.depth` is the depth
 //!   of the deepest page.
-//! - N3: Two pages that split from each other, one of them empty, are joined by the removal that
-//!   emptied it, so a directory shrinks as it is emptied.
-//! - N4: The pointer to a page that has split says how deep the page is and where the page is that
-//!   split off last, if that one is still there ([`SplitHint`]).
+//! - N3: If a removal empties one half of a split, the same transaction joins the halves. So a
+//!   directory shrinks as it is emptied.
+//! - N4: The pointer to a page that has split holds the page's depth and the place of the page that
+//!   split off last, if that page still exists ([`SplitHint`]).
 //!
 //! # Concurrency
 //!
@@ -35,93 +35,78 @@ use format::directory::{
 use format::ids::{AnodeNo, Generation, Place};
 use format::page::{PAGE_BYTES, PageBytes, PageKind};
 use format::pointer::{BlockPointer, SplitHint};
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
 use crate::buffer::corrupt;
 use crate::container::{content_owner, no_page};
 use crate::convert::wide;
 use crate::error::{FsError, FsResult};
-use crate::store::{Change, Store, View};
+use crate::store::{Change, PageView, Store};
 
-/// Most splits of a page for one name: a second is needed once in thousands, and a fifth never but
-/// for names that were chosen to meet. Far fewer pages than a change reserves room for.
+/// Most splits for one name. A second is needed once in thousands, a fifth only for colliding
+/// names.
 const SPLITS_MAX: usize = 4;
-/// Most pages that one removal joins.
 const MERGES_MAX: usize = 4;
 
-/// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct DirentTarget {
     pub(crate) anode: AnodeNo,
     pub(crate) generation: Generation,
     pub(crate) kind: AnodeKind,
 }
 
-/// Where a name was found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    pub(crate) target: Target,
-    /// Page of the directory, and offset in it.
-    at: PageAt,
+pub(crate) struct DirentLookup {
+    pub(crate) target: DirentTarget,
+    at: DirectoryPageLocation,
     offset: usize,
     cookie: u64,
 }
 
-/// Where a new name goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct DirentInsertPoint {
     hash: u64,
-    /// The page that holds its hash; `None`: the directory has no pages.
-    at: Option<PageAt>,
-    /// The free entry of the page that has room for it, and its collision number.
+    at: Option<DirectoryPageLocation>,
     room: Option<(Gap, u64)>,
 }
 
-/// One name, copied out of its page.
 #[derive(Clone, Debug)]
-pub(crate) struct Listed {
+pub(crate) struct ListedDirent {
     pub(crate) cookie: u64,
-    pub(crate) target: Target,
+    pub(crate) target: DirentTarget,
     pub(crate) name: Vec<u8>,
 }
 
-/// A page of a directory: its number, and where it is.
 #[derive(Clone, Copy, Debug)]
-struct PageAt {
+struct DirectoryPageLocation {
     number: u64,
     place: Place,
 }
 
-/// Returns the page that holds `hash`, and its bytes; `None` if the directory has no pages.
-///
-/// The number of pages tells how deep most of them are, so the first look is nearly always right:
-/// the page itself says which hashes it holds. Where it split once more, its pointer tells (N4) and
-/// leads to the other half, with no further walk of the map. Where it holds other hashes still, the
-/// page that split off it towards this hash is asked next; where there is none so deep, the next
-/// shallower one.
+/// Returns the page that holds `hash`; `None` if the directory has no pages. Begins at the usual
+/// depth, where the search nearly always ends. Each page has its own depth, and a hint in its
+/// pointer leads to the other half of a later split (N4).
 fn page_of_hash<'a>(
     store: &Store,
     change: Option<&'a Change<'_>>,
     anode: &Anode,
     hash: u64,
-) -> FsResult<Option<(PageAt, View<'a>)>> {
+) -> FsResult<Option<(DirectoryPageLocation, PageView<'a>)>> {
     if anode.pages == 0 {
         return Ok(None);
     }
     let mut depth = usual_depth(anode);
-    // A damaged directory may send the search to and fro: it looks at most once at each depth, on
-    // the way up and on the way down.
+    // Bounds the search in a damaged directory: each depth on the way up and down.
     for _ in 0..2 * DEPTH_MAX {
         let number = page_number(hash, depth);
         let Some(pointer) = store.block(change, anode, number)? else {
-            // All depths with this number are holes.
             match (0..depth).rev().find(|shallower| page_number(hash, *shallower) != number) {
                 Some(shallower) => depth = shallower,
                 None => break,
             }
             continue;
         };
-        // A hint that went home without the page it tells of is no reason to fail.
+        // Ignore a hint to an unreadable page: it may be on disk without that page.
         let hinted = hinted_sibling(&pointer, number, hash).and_then(|(deeper, at)| {
             let view = view_at(store, change, anode, at).ok()?;
             Some((deeper, at, view))
@@ -130,12 +115,12 @@ fn page_of_hash<'a>(
         (depth, at, view) = match hinted {
             Some(sibling) => sibling,
             None => {
-                let at = PageAt { number, place: pointer.place };
+                let at = DirectoryPageLocation { number, place: pointer.place };
                 (depth, at, view_at(store, change, anode, at)?)
             }
         };
         let found = page::depth(&view[..]);
-        // N1: the page holds this hash, or the hash went another way when the page split.
+        // The page holds this hash (N1), unless the hash moved to another page in a split.
         match (depth + 1..=found).find(|deeper| page_number(hash, *deeper) != at.number) {
             None => return Ok(Some((at, view))),
             Some(deeper) => depth = deeper,
@@ -144,17 +129,20 @@ fn page_of_hash<'a>(
     Err(corrupt(DefectCode::DR008.found(format!("{} has no page for a hash", anode.number))))
 }
 
-/// Returns the page that split off page `number` last, and at which depth, if `hash` went there
-/// with it and no other way before.
-fn hinted_sibling(pointer: &BlockPointer, number: u64, hash: u64) -> Option<(u8, PageAt)> {
+/// Returns the page that split off page `number` last, if `hash` belongs there.
+fn hinted_sibling(
+    pointer: &BlockPointer,
+    number: u64,
+    hash: u64,
+) -> Option<(u8, DirectoryPageLocation)> {
     let hint = pointer.split_hint().filter(|hint| hint.depth <= DEPTH_MAX)?;
-    let sibling = PageAt { number: page_number(hash, hint.depth), place: hint.sibling? };
+    let sibling =
+        DirectoryPageLocation { number: page_number(hash, hint.depth), place: hint.sibling? };
     let is_towards = page_number(hash, hint.depth - 1) == number && sibling.number != number;
     is_towards.then_some((hint.depth, sibling))
 }
 
-/// Notes in the pointer to page `number` how deep the page is now, and where the page is that split
-/// off it last (N4).
+/// Records in a page's pointer its depth and the page that split off it last (N4).
 fn set_hint(
     store: &Store,
     change: &mut Change<'_>,
@@ -164,7 +152,6 @@ fn set_hint(
 ) -> FsResult<()> {
     let pointer = store.block(Some(change), anode, number)?;
     let pointer = pointer.ok_or_else(|| no_page(anode, number))?;
-    // It leads where it led, so nothing is freed.
     store.set_block(change, anode, number, Some(&pointer.with_split_hint(Some(hint))))?;
     Ok(())
 }
@@ -173,15 +160,15 @@ fn view_at<'a>(
     store: &Store,
     change: Option<&'a Change<'_>>,
     anode: &Anode,
-    at: PageAt,
-) -> FsResult<View<'a>> {
+    at: DirectoryPageLocation,
+) -> FsResult<PageView<'a>> {
     store.view(change, at.place, PageKind::Directory, content_owner(anode, at.number))
 }
 
 fn edit_at<'c>(
     change: &'c mut Change<'_>,
     anode: &Anode,
-    at: PageAt,
+    at: DirectoryPageLocation,
 ) -> FsResult<&'c mut PageBytes> {
     change.edit(at.place, PageKind::Directory, content_owner(anode, at.number))
 }
@@ -189,14 +176,13 @@ fn edit_at<'c>(
 fn edit_range_at<'c>(
     change: &'c mut Change<'_>,
     anode: &Anode,
-    at: PageAt,
+    at: DirectoryPageLocation,
     range: Range<usize>,
 ) -> FsResult<&'c mut [u8]> {
     let owner = content_owner(anode, at.number);
     change.edit_range(at.place, PageKind::Directory, owner, range)
 }
 
-/// Returns how deep most pages of a directory are that has some.
 fn usual_depth(anode: &Anode) -> u8 {
     let usual = u8::try_from(anode.pages.max(1).ilog2()).unwrap_or(DEPTH_MAX);
     usual.min(deepest(anode))
@@ -206,26 +192,33 @@ fn deepest(anode: &Anode) -> u8 {
     anode.depth.min(DEPTH_MAX)
 }
 
-/// Finds `name` in the directory.
 pub(crate) fn find(
     store: &Store,
     change: Option<&Change<'_>>,
     anode: &Anode,
     name: &[u8],
-) -> FsResult<Option<Found>> {
+) -> FsResult<Option<DirentLookup>> {
     let hash = hash_of(anode.key, name);
     let Some((at, view)) = page_of_hash(store, change, anode, hash)? else { return Ok(None) };
-    Ok(page::find(&view[..], hash, name).map(|dirent| Found {
-        target: Target { anode: dirent.anode, generation: dirent.generation, kind: dirent.kind },
+    Ok(page::find(&view[..], hash, name).map(|dirent| DirentLookup {
+        target: DirentTarget {
+            anode: dirent.anode,
+            generation: dirent.generation,
+            kind: dirent.kind,
+        },
         at,
         offset: dirent.offset,
         cookie: dirent.cookie,
     }))
 }
 
-/// Returns where `name` goes in the directory; `None` if it is there. Good as long as the directory
-/// does not change.
-pub(crate) fn spot_for(store: &Store, anode: &Anode, name: &[u8]) -> FsResult<Option<Spot>> {
+/// Returns the position for a new name; `None` if the name exists. Valid until the directory
+/// changes.
+pub(crate) fn spot_for(
+    store: &Store,
+    anode: &Anode,
+    name: &[u8],
+) -> FsResult<Option<DirentInsertPoint>> {
     spot_in(store, None, anode, name)
 }
 
@@ -234,23 +227,23 @@ fn spot_in(
     change: Option<&Change<'_>>,
     anode: &Anode,
     name: &[u8],
-) -> FsResult<Option<Spot>> {
+) -> FsResult<Option<DirentInsertPoint>> {
     let hash = hash_of(anode.key, name);
     let Some((at, view)) = page_of_hash(store, change, anode, hash)? else {
-        return Ok(Some(Spot { hash, at: None, room: None }));
+        return Ok(Some(DirentInsertPoint { hash, at: None, room: None }));
     };
     let looked = page::look(&view[..], hash, name);
-    let spot = Spot { hash, at: Some(at), room: looked.gap.zip(looked.collision) };
+    let spot = DirentInsertPoint { hash, at: Some(at), room: looked.gap.zip(looked.collision) };
     Ok(looked.found.is_none().then_some(spot))
 }
 
-/// Adds a name that is not there. The caller writes the directory's anode.
+/// Adds a name that does not exist. The caller writes the directory's anode.
 pub(crate) fn insert(
     store: &Store,
     change: &mut Change<'_>,
     anode: &mut Anode,
     name: &[u8],
-    target: Target,
+    target: DirentTarget,
 ) -> FsResult<()> {
     let spot = spot_in(store, Some(change), anode, name)?;
     let spot =
@@ -258,16 +251,15 @@ pub(crate) fn insert(
     insert_at(store, change, anode, &spot, name, target)
 }
 
-/// Adds a name at the spot for it. The caller writes the directory's anode.
 pub(crate) fn insert_at(
     store: &Store,
     change: &mut Change<'_>,
     anode: &mut Anode,
-    spot: &Spot,
+    spot: &DirentInsertPoint,
     name: &[u8],
-    target: Target,
+    target: DirentTarget,
 ) -> FsResult<()> {
-    let Spot { hash, at: mut page, room } = *spot;
+    let DirentInsertPoint { hash, at: mut page, room } = *spot;
     let entries = anode.entries.checked_add(1).ok_or(FsError::NoSpace)?;
     if let Some(group) = store.alloc.home_group(anode.number) {
         change.near = store.geometry().descriptor_place(group);
@@ -284,7 +276,6 @@ pub(crate) fn insert_at(
         anode.entries = entries;
         return Ok(());
     }
-    // A split halves a page; a page that keeps all names of one prefix is split again.
     for _ in 0..=SPLITS_MAX {
         let at = match page.take() {
             Some(at) => at,
@@ -304,11 +295,10 @@ pub(crate) fn insert_at(
     Err(FsError::NoSpace)
 }
 
-/// Adds a name to a page that has a free entry for it: little of the page is copied.
 fn insert_in_gap(
     change: &mut Change<'_>,
     anode: &Anode,
-    at: PageAt,
+    at: DirectoryPageLocation,
     gap: Gap,
     new: &NewDirent<'_>,
 ) -> FsResult<()> {
@@ -319,7 +309,7 @@ fn insert_in_gap(
     Ok(())
 }
 
-fn insert_in_page(bytes: &mut [u8], hash: u64, name: &[u8], target: Target) -> FsResult<()> {
+fn insert_in_page(bytes: &mut [u8], hash: u64, name: &[u8], target: DirentTarget) -> FsResult<()> {
     let collision = page::look(bytes, hash, name).collision.ok_or(FsError::NoSpace)?;
     debug_assert!(collision < COLLISIONS_MAX);
     let new = dirent_of(cookie_of(hash, collision), name, target);
@@ -330,7 +320,7 @@ fn insert_in_page(bytes: &mut [u8], hash: u64, name: &[u8], target: Target) -> F
     Ok(())
 }
 
-fn dirent_of(cookie: u64, name: &[u8], target: Target) -> NewDirent<'_> {
+fn dirent_of(cookie: u64, name: &[u8], target: DirentTarget) -> NewDirent<'_> {
     NewDirent {
         cookie,
         anode: target.anode,
@@ -340,12 +330,12 @@ fn dirent_of(cookie: u64, name: &[u8], target: Target) -> NewDirent<'_> {
     }
 }
 
-/// Splits a page: names whose next bit of the hash is set go to a new page.
+/// Splits a page: names with the next bit of the hash set move to a new page.
 fn split(
     store: &Store,
     change: &mut Change<'_>,
     anode: &mut Anode,
-    at: PageAt,
+    at: DirectoryPageLocation,
     hash: u64,
 ) -> FsResult<()> {
     let number = at.number;
@@ -374,8 +364,8 @@ fn split(
     }
     anode.depth = anode.depth.max(depth + 1);
     anode.size_bytes = size_of_pages(anode);
-    // The sibling goes home first, because it is new. The page that it left, and what leads to it,
-    // go home together: else a crash that loses the log too loses the names that moved.
+    // The sibling is new, so it is written back first. The old page and the path to the sibling
+    // must be written back together, or a crash that also loses the log would lose the names.
     let path = store.map_path(change, anode, sibling)?;
     if change.moves_on_path(anode.number, at.place, &path) { Ok(()) } else { Err(FsError::NoSpace) }
 }
@@ -384,30 +374,25 @@ fn size_of_pages(anode: &Anode) -> u64 {
     anode.pages.saturating_mul(wide(PAGE_BYTES)).min(i64::MAX.unsigned_abs())
 }
 
-impl Found {
-    /// Where the page of the name is.
+impl DirentLookup {
     pub(crate) fn place(&self) -> Place {
         self.at.place
     }
 
-    /// Returns the name where its page is now: a copy of the page changes nothing but its place
-    /// (US6), and leaves the version of the directory as it was.
-    pub(crate) fn again(self, store: &Store, anode: &Anode) -> FsResult<Found> {
-        if planted::is(Planted::FoundPlaceKept) {
-            return Ok(self);
-        }
+    /// Updates the place after the page was copied.
+    pub(crate) fn again(self, store: &Store, anode: &Anode) -> FsResult<DirentLookup> {
         let pointer = store.block(None, anode, self.at.number)?;
         let place = pointer.ok_or_else(|| no_page(anode, self.at.number))?.place;
-        Ok(Found { at: PageAt { place, ..self.at }, ..self })
+        Ok(DirentLookup { at: DirectoryPageLocation { place, ..self.at }, ..self })
     }
 }
 
-/// Removes a name that was found in this very change. The caller writes the directory's anode.
+/// Removes a name found in the same `change`. The caller writes the directory's anode.
 pub(crate) fn remove(
     store: &Store,
     change: &mut Change<'_>,
     anode: &mut Anode,
-    found: &Found,
+    found: &DirentLookup,
 ) -> FsResult<()> {
     let view = view_at(store, Some(change), anode, found.at)?;
     let removal = page::removal(&view[..], found.offset, found.cookie);
@@ -434,22 +419,22 @@ pub(crate) fn remove(
     Ok(())
 }
 
-/// Joins a page with the one that it split from, or that split from it, if one of the two is empty
-/// and neither has split again: the lower number keeps all names, the upper page is given up.
+/// Joins a page with its other half, if one of them is empty and neither has split again. The page
+/// with the lower number stays.
 fn merge(
     store: &Store,
     change: &mut Change<'_>,
     anode: &mut Anode,
-    at: PageAt,
-) -> FsResult<Option<PageAt>> {
+    at: DirectoryPageLocation,
+) -> FsResult<Option<DirectoryPageLocation>> {
     let depth = page::depth(&view_at(store, Some(change), anode, at)?[..]);
     if depth == 0 {
         return Ok(None);
     }
     let bit = 1 << (depth - 1);
-    let find = |change: &Change<'_>, number: u64| -> FsResult<Option<PageAt>> {
+    let find = |change: &Change<'_>, number: u64| -> FsResult<Option<DirectoryPageLocation>> {
         let pointer = store.block(Some(change), anode, number)?;
-        Ok(pointer.map(|pointer| PageAt { number, place: pointer.place }))
+        Ok(pointer.map(|pointer| DirectoryPageLocation { number, place: pointer.place }))
     };
     let (lower, upper) = (find(change, at.number & !bit)?, find(change, at.number | bit)?);
     let (Some(lower), Some(upper)) = (lower, upper) else { return Ok(None) };
@@ -459,14 +444,15 @@ fn merge(
     if is_split_again || (page::count(&kept) > 0 && page::count(&gone) > 0) {
         return Ok(None);
     }
-    // As in a split. An empty page that stays costs a page.
+    // Content moves, so the pages are written back together (K2). If the reservation does not allow
+    // it, the empty page stays.
     let mut path = store.map_path(change, anode, upper.number)?;
     path.push(lower.place);
     if !change.moves_on_path(anode.number, upper.place, &path) {
         return Ok(None);
     }
     let bytes = edit_at(change, anode, lower)?;
-    if page::count(&gone) > 0 && !planted::is(Planted::JoinedPagesLoseNames) {
+    if page::count(&gone) > 0 && !planted!(JoinedPagesLoseNames) {
         page::initialise(&mut bytes[..], depth - 1);
         for dirent in page::dirents(&gone) {
             page::copy_entry(&mut bytes[..], &dirent);
@@ -480,33 +466,30 @@ fn merge(
     Ok(Some(lower))
 }
 
-/// Makes a name that was found in this very change lead elsewhere.
+/// Points a name, found in the same `change`, to `target`.
 pub(crate) fn retarget(
     change: &mut Change<'_>,
     anode: &Anode,
-    found: &Found,
-    target: Target,
+    found: &DirentLookup,
+    target: DirentTarget,
 ) -> FsResult<()> {
     let head = edit_range_at(change, anode, found.at, page::head_at(found.offset))?;
     page::retarget(head, target.anode, target.generation, target.kind);
     Ok(())
 }
 
-/// Returns the names of the first page that has any with a cookie above `cookie`, in order of
-/// cookies; empty at the end.
-pub(crate) fn list_after(store: &Store, anode: &Anode, cookie: u64) -> FsResult<Vec<Listed>> {
-    // The hash of the last name seen: others with the same hash may follow it.
+/// Returns the names of the first page with cookies above `cookie`, sorted; empty at the end.
+pub(crate) fn list_after(store: &Store, anode: &Anode, cookie: u64) -> FsResult<Vec<ListedDirent>> {
     let mut hash = hash_in(cookie).max(1);
     loop {
         let Some((_, view)) = page_of_hash(store, None, anode, hash)? else {
             return Ok(Vec::new());
         };
-        let mut listed: Vec<Listed> = page::dirents(&view[..])
+        let mut listed: Vec<ListedDirent> = page::dirents(&view[..])
             .filter(|dirent| dirent.cookie > cookie)
-            .skip(usize::from(cookie > 2 && planted::is(Planted::CookieStale)))
-            .map(|dirent| Listed {
+            .map(|dirent| ListedDirent {
                 cookie: dirent.cookie,
-                target: Target {
+                target: DirentTarget {
                     anode: dirent.anode,
                     generation: dirent.generation,
                     kind: dirent.kind,
@@ -518,15 +501,13 @@ pub(crate) fn list_after(store: &Store, anode: &Anode, cookie: u64) -> FsResult<
             listed.sort_unstable_by_key(|entry| entry.cookie);
             return Ok(listed);
         }
-        let skipped = u8::from(planted::is(Planted::ReaddirSkipsSplitPage));
-        match next_prefix(hash, page::depth(&view[..]).saturating_sub(skipped)) {
+        match next_prefix(hash, page::depth(&view[..])) {
             Some(next) => hash = next,
             None => return Ok(Vec::new()),
         }
     }
 }
 
-/// Returns the name that leads to `child`; `None` if none does.
 pub(crate) fn name_of(store: &Store, anode: &Anode, child: AnodeNo) -> FsResult<Option<Vec<u8>>> {
     let mut hash = 1;
     while let Some((_, view)) = page_of_hash(store, None, anode, hash)? {

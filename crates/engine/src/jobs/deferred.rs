@@ -1,50 +1,45 @@
-//! Deferred frees: what was freed is given out again, and counts as available, behind a checkpoint
-//! (K3). On a pool that writes little none is due for long, so one is taken because space waits:
+//! Checkpoints for deferred frees: freed space is available for allocation only after a checkpoint
+//! (K3). A pool with few writes may have no other reason for a checkpoint for long. The policy:
 //!
-//! | what waits | and | then |
+//! | deferred | and | then |
 //! |---|---|---|
-//! | a thousandth of the pool | nothing changes for a second | at once |
-//! | a part in 32 of the pool | it waits for five seconds, whatever happens | at once |
-//! | anything | nothing changes for five seconds | at most once in a minute |
+//! | a thousandth of the pool | no change for a second | at once |
+//! | a part in 32 of the pool | deferred for five seconds, despite changes | at once |
+//! | anything | no change for five seconds | at most once a minute |
 //!
-//! So `df` tells soon of a large delete, and a program that rewrites a file now and then costs no
-//! checkpoint each time.
+//! So `df` soon shows a large delete, and occasional rewrites of a file cost no checkpoint each.
 
-use super::{Budget, Job, Step};
+use super::{Job, StepBudget, StepOutcome};
 use crate::alloc::SpaceCounts;
 use crate::error::FsResult;
+use crate::file::Core;
 use crate::sync::Mutex;
-use crate::vnode::Core;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Of how many parts of the pool one must wait before a second of quiet is enough.
+/// Divisor of the pool: so much deferred space needs only a second of quiet.
 const NOTICED_PART: u64 = 1000;
-/// Of how many parts of the pool one must wait for a checkpoint among other work.
+/// Divisor of the pool: so much deferred space needs no quiet.
 const LARGE_PART: u64 = 32;
-/// How long that part may wait, and how long nothing must change for less.
+/// Longest wait of a large part, and quiet time for a small one.
 const WAIT_NS: u64 = 5 * SECOND_NS;
-/// Between two checkpoints for little.
+/// Time between two checkpoints for small parts.
 const LITTLE_EVERY_NS: u64 = 60 * SECOND_NS;
 
-/// What the ticks have seen.
 #[derive(Debug, Default)]
-pub(crate) struct DeferredFrees(Mutex<Seen>);
+pub(crate) struct DeferredFrees(Mutex<DeferredFreesState>);
 
 #[derive(Debug, Default)]
-struct Seen {
-    /// When space was first seen to wait.
+struct DeferredFreesState {
     waits_since_ns: Option<u64>,
-    /// Transactions so far, and since when there are so many.
     transactions: u64,
     quiet_since_ns: u64,
-    /// When the last checkpoint for little was taken.
     little_ns: Option<u64>,
-    /// Transactions when the last checkpoint for space was over: another one frees no more.
+    /// Count of transactions after the last checkpoint for space. While it is unchanged, another
+    /// checkpoint would free nothing.
     tried: Option<u64>,
 }
 
-impl Seen {
-    /// Notes what there is at `now_ns`. Returns whether a checkpoint is due.
+impl DeferredFreesState {
     fn is_due(&mut self, now_ns: u64, transactions: u64, space: &SpaceCounts) -> bool {
         if transactions != self.transactions {
             (self.transactions, self.quiet_since_ns) = (transactions, now_ns);
@@ -75,15 +70,14 @@ impl Job for DeferredFrees {
         "deferred frees"
     }
 
-    /// Takes a checkpoint if one is due for space that waits for it.
-    fn step(&self, core: &Core, now_ns: u64, _budget: Budget) -> FsResult<Step> {
+    fn step(&self, core: &Core, now_ns: u64, _budget: StepBudget) -> FsResult<StepOutcome> {
         let transactions = || core.store.journal.counts().transactions;
         let space = core.store.alloc.counts();
         if self.0.lock().is_due(now_ns, transactions(), &space) {
             core.store.journal.checkpoint()?;
             self.0.lock().tried = Some(transactions());
         }
-        Ok(Step::Wait)
+        Ok(StepOutcome::Wait)
     }
 }
 
@@ -93,10 +87,10 @@ mod tests {
 
     const CAPACITY: u64 = 100_000;
 
-    /// Returns at which of the seconds from 0 to 200 a checkpoint is due, where `pending` fragments
-    /// wait for each and a transaction ends every `every` seconds.
+    /// Returns the seconds up to 200 at which a checkpoint is due, if `pending` fragments are
+    /// deferred every `every` seconds.
     fn due(pending: u64, every: u64) -> Vec<u64> {
-        let mut seen = Seen::default();
+        let mut seen = DeferredFreesState::default();
         let mut waits = pending;
         let is_due = |second: &u64| {
             let transactions = 1 + second / every;
@@ -137,10 +131,10 @@ mod tests {
         assert_eq!(due(3125, 1)[..2], [5, 11], "very much, and never quiet");
     }
 
-    /// Nothing is due again where a checkpoint has not helped.
+    /// A checkpoint that frees nothing is not repeated.
     #[test]
     fn a_checkpoint_that_frees_nothing_is_not_taken_twice() {
-        let mut seen = Seen { tried: Some(7), ..Seen::default() };
+        let mut seen = DeferredFreesState { tried: Some(7), ..DeferredFreesState::default() };
         let space = SpaceCounts {
             capacity: CAPACITY,
             used: 0,

@@ -1,34 +1,30 @@
-//! Freeing what a deleted fileset held. The cursor is in the fileset's entry (JO2), and is durable
-//! each time that it has gone on by half a hundredth: after a crash no more than a hundredth is
-//! done again, or one step, of some thousand inodes.
+//! The job that frees a deleted fileset or snapshot. The cursor is in the entry of what is freed
+//! (JO2), and is made durable 200 times. A crash repeats at most a hundredth of the work, or one
+//! step of some thousand inodes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Budget, Job, JobProgress, Step};
+use super::{Job, JobProgress, StepBudget, StepOutcome};
 use crate::error::FsResult;
-use crate::fileset::deletion::Progress;
-use crate::vnode::Core;
+use crate::file::Core;
+use crate::fileset_table::deletion::DeletionProgress;
 
-/// Parts of a deletion, each of which is made durable when it is done.
+/// Parts of a deletion, each made durable when done.
 const PARTS: u64 = 200;
 
-/// Frees the deleted fileset in a slot.
 #[derive(Debug)]
 pub(crate) struct Deletion {
     slot: u32,
     name: String,
-    /// How far it was when it was made durable last.
     durable: AtomicU64,
 }
 
 impl Deletion {
-    /// Returns the job that frees the deleted fileset in `slot`, which was called `fileset`.
     pub(crate) fn new(slot: u32, fileset: &str) -> Deletion {
         let name = format!("freeing the deleted fileset {fileset}");
         Deletion { slot, name, durable: AtomicU64::new(0) }
     }
 
-    /// Makes the cursor durable if it has gone on far enough.
     fn keep(&self, core: &Core) -> FsResult<()> {
         let Some(JobProgress { done, total }) = self.progress(core) else { return Ok(()) };
         let gone_on = done.saturating_sub(self.durable.load(Ordering::Relaxed));
@@ -46,14 +42,14 @@ impl Job for Deletion {
         &self.name
     }
 
-    fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+    fn step(&self, core: &Core, _now_ns: u64, budget: StepBudget) -> FsResult<StepOutcome> {
         for _ in 0..budget.units {
-            if core.free_deleted(self.slot)? == Progress::Gone {
-                return Ok(Step::Done);
+            if core.snapshotter().free_deleted(self.slot)? == DeletionProgress::Gone {
+                return Ok(StepOutcome::Done);
             }
             self.keep(core)?;
         }
-        Ok(Step::Again)
+        Ok(StepOutcome::Again)
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {

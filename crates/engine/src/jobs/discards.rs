@@ -1,74 +1,71 @@
-//! Discard jobs: free segments go back to the devices, so that a pool's file takes no more space
+//! Discard jobs: return free segments to the devices, so that a pool's file takes no more space
 //! than the pool uses.
 //!
 //! A standing job discards segments that have been free for some time. A walk ([`Trim`]) discards
-//! all free segments, on request. Which segments are discarded already is known in memory only: a
-//! mount starts without that knowledge, and the standing job discards each free segment once.
+//! all free segments, on request. Only memory records which segments are discarded. So after a
+//! mount the standing job discards each free segment once more.
 //!
 //! The standing job waits for [`DiscardOptions::after`], because the discard of a segment that is
-//! reused soon is wasted work. A tick discards for at most [`STEP_NS`]; there are a few ticks a
+//! reused soon is wasted work. The job works for at most [`STEP_NS`] per tick, a few times a
 //! second. Invariants and crashes: `alloc::discard`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use runtime::planted::{self, Planted};
+use runtime::planted;
 use storage::device::DeviceError;
 
 use super::pieces::PASSED_OVER_MAX;
-use super::{Budget, Job, JobProgress, Step};
-use crate::alloc::{Discardable, HeldFree, SegmentId};
+use super::{Job, JobProgress, StepBudget, StepOutcome};
+use crate::alloc::{DiscardSelection, HeldSegments, SegmentId};
 use crate::convert::narrow;
 use crate::error::FsResult;
+use crate::file::Core;
 use crate::sync::Mutex;
-use crate::vnode::Core;
 
-/// Longest time for discards at a tick: a tenth of the time at four ticks a second. It delays other
-/// work no longer than a disk's read does.
+/// Longest time for discards per tick: the time of about one read of a disk.
 const STEP_NS: u64 = 25_000_000;
-/// Most bytes of one discard: a writer that finds no free segment waits for that (DH2).
+/// Most bytes of one discard: a writer that finds no free segment waits for its end (DH2).
 const DISCARD_BYTES: u64 = 16 << 20;
-/// Failures after which the standing job and a trim stop: the device has a fault, and nothing
-/// depends on discards.
+/// Failures after which discards stop: the device has a fault, and nothing depends on discards.
 const FAILURES_MAX: u64 = 8;
 
-/// When free segments are discarded without being asked for.
+/// Options of the automatic discard of free segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiscardOptions {
-    /// On which disk groups.
-    pub on: DiscardOn,
-    /// How long a segment is free before.
+    /// Disk groups to discard on.
+    pub on: DiscardScope,
+    /// Time that a segment must have been free.
     pub after: Duration,
 }
 
-/// On which disk groups free segments are discarded.
+/// Disk groups on which free segments are discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DiscardOn {
-    /// On those that lie on files with holes alone.
+pub enum DiscardScope {
+    /// Disk groups entirely on files with holes.
     #[default]
     SparseFiles,
-    /// On all that may be: not on stripes.
+    /// All except striped ones.
     All,
-    /// On none.
+    /// None.
     None,
 }
 
 impl DiscardOptions {
-    /// As soon as there is anything, on all disk groups that may be.
+    /// Discards without delay, on all disk groups that allow it.
     #[must_use]
     pub fn at_once() -> DiscardOptions {
-        DiscardOptions { on: DiscardOn::All, after: Duration::ZERO }
+        DiscardOptions { on: DiscardScope::All, after: Duration::ZERO }
     }
 }
 
 impl Default for DiscardOptions {
     fn default() -> DiscardOptions {
-        DiscardOptions { on: DiscardOn::default(), after: Duration::from_secs(5) }
+        DiscardOptions { on: DiscardScope::default(), after: Duration::from_secs(5) }
     }
 }
 
-/// What discards have come to since the pool was opened.
 #[derive(Debug, Default)]
 pub(crate) struct DiscardCounters {
     discards: AtomicU64,
@@ -77,19 +74,19 @@ pub(crate) struct DiscardCounters {
     failed: AtomicU64,
 }
 
-/// The same at one moment.
+/// Counts of discards since the open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiscardCounts {
-    /// Discards that were answered well.
+    /// Successful discards.
     pub discards: u64,
-    /// Bytes of the pool that these were of.
+    /// Bytes of the pool in successful discards.
     pub bytes: u64,
-    /// Discards of devices that do not discard.
+    /// Discards refused by devices without support.
     pub refused: u64,
     /// Discards that failed.
     pub failed: u64,
-    /// Bytes of the pool that nobody can have before the next mount: their discard was not answered
-    /// in time, and may still come.
+    /// Bytes of the pool unusable until the next mount, because the device may still execute a
+    /// discard of them.
     pub withheld_bytes: u64,
 }
 
@@ -98,7 +95,7 @@ impl DiscardCounters {
         let (counter, by) = match answer {
             Ok(()) => (&self.discards, 1),
             Err(DeviceError::NoDiscard { .. }) => (&self.refused, 1),
-            // Nothing was asked of the device: an earlier one has not returned.
+            // Not counted: an earlier discard is still outstanding, so this one was not sent.
             Err(DeviceError::Stalled { .. }) => (&self.failed, 0),
             Err(_) => (&self.failed, 1),
         };
@@ -131,17 +128,14 @@ impl DiscardCounters {
     }
 }
 
-/// Discards what is held, and gives it back to the allocator (DH1).
-fn discard(core: &Core, held: HeldFree<'_>) -> (u64, Result<(), DeviceError>) {
+/// Discards held segments and returns them to the allocator (DH1).
+fn discard(core: &Core, held: HeldSegments<'_>) -> (u64, Result<(), DeviceError>) {
     let geometry = core.store.geometry();
     let SegmentId { group, segment } = held.first;
     let place = geometry.segment_place(group, segment);
     let bytes = u64::from(held.count) * geometry.segment_bytes();
     let ticket = core.store.volume.submit_discard(place, held.count * geometry.segment_fragments);
-    let answer = match planted::is(Planted::DiscardNotAwaited) {
-        true => Ok(()),
-        false => ticket.wait().map(drop),
-    };
+    let answer = if planted!(DiscardNotAwaited) { Ok(()) } else { ticket.wait().map(drop) };
     held.end(&answer);
     if let Err(error) = &answer
         && !matches!(error, DeviceError::NoDiscard { .. } | DeviceError::Stalled { .. })
@@ -151,46 +145,42 @@ fn discard(core: &Core, held: HeldFree<'_>) -> (u64, Result<(), DeviceError>) {
     (bytes, answer)
 }
 
-/// Returns how many segments one discard is of at most.
 fn segments_at_once(core: &Core) -> u32 {
     narrow((DISCARD_BYTES / core.store.geometry().segment_bytes()).max(1))
 }
 
-/// The standing job.
 #[derive(Debug)]
-pub(crate) struct Discards {
+pub(crate) struct DiscardJob {
     options: DiscardOptions,
     pub(crate) counters: Arc<DiscardCounters>,
-    at: Mutex<At>,
+    at: Mutex<DiscardPosition>,
 }
 
-/// Where the standing job is.
 #[derive(Debug, Default)]
-struct At {
-    /// When it last looked which segments are free.
+struct DiscardPosition {
     looked_ns: Option<u64>,
-    /// What it looks at next; `None`: it has looked at all.
+    /// Next segment to examine. `None` after the end of a round.
     next: Option<SegmentId>,
 }
 
-impl Discards {
-    pub(crate) fn new(options: DiscardOptions) -> Discards {
-        Discards { options, counters: Arc::default(), at: Mutex::default() }
+impl DiscardJob {
+    pub(crate) fn new(options: DiscardOptions) -> DiscardJob {
+        DiscardJob { options, counters: Arc::default(), at: Mutex::default() }
     }
 
     fn is_wanted(&self, core: &Core, group: u32) -> bool {
         let volume = &core.store.volume;
         let is_on = match self.options.on {
-            DiscardOn::All => true,
-            DiscardOn::SparseFiles => {
+            DiscardScope::All => true,
+            DiscardScope::SparseFiles => {
                 volume.is_sparse(core.store.geometry().segment_place(group, 0))
             }
-            DiscardOn::None => false,
+            DiscardScope::None => false,
         };
         is_on && volume.may_discard(group)
     }
 
-    /// Discards what is next; returns whether there is more.
+    /// Discards the next segments. Returns the segment after them, or `None` at the end.
     fn discard_next(&self, core: &Core, next: SegmentId) -> FsResult<Option<SegmentId>> {
         let alloc = &core.store.alloc;
         let Some(group) = alloc.loaded_from(next.group) else { return Ok(None) };
@@ -200,7 +190,7 @@ impl Discards {
             return Ok(Some(behind));
         }
         let most = segments_at_once(core);
-        let Some(held) = alloc.hold_free(Discardable::FreeLong, from, most)? else {
+        let Some(held) = alloc.hold_free(DiscardSelection::FreeLong, from, most)? else {
             return Ok(Some(behind));
         };
         let after = SegmentId { group, segment: held.first.segment + held.count };
@@ -210,14 +200,14 @@ impl Discards {
     }
 }
 
-impl Job for Discards {
+impl Job for DiscardJob {
     fn name(&self) -> &'static str {
         "discards"
     }
 
-    fn step(&self, core: &Core, now_ns: u64, budget: Budget) -> FsResult<Step> {
-        if self.options.on == DiscardOn::None || self.counters.failed() >= FAILURES_MAX {
-            return Ok(Step::Wait);
+    fn step(&self, core: &Core, now_ns: u64, budget: StepBudget) -> FsResult<StepOutcome> {
+        if self.options.on == DiscardScope::None || self.counters.failed() >= FAILURES_MAX {
+            return Ok(StepOutcome::Wait);
         }
         let after_ns = u64::try_from(self.options.after.as_nanos()).unwrap_or(u64::MAX);
         let mut next = {
@@ -242,11 +232,11 @@ impl Job for Discards {
             }
         }
         if has_begun && next.is_none() {
-            // They have until the next look.
+            // Segments that are free now, and still free in the next round, count as free for long.
             core.store.alloc.note_free_long();
         }
         self.at.lock().next = next;
-        Ok(Step::Wait)
+        Ok(StepOutcome::Wait)
     }
 }
 
@@ -254,13 +244,13 @@ impl Job for Discards {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrimError {
-    /// There is nothing to do.
+    /// Nothing to do.
     #[error(
         "nothing to discard: all disk groups are of kind raid5 or stripe, and these are never \
          discarded; do not schedule a trim of this pool"
     )]
     Stripes,
-    /// Mount it for writing.
+    /// Mount the pool for writing.
     #[error("the pool is read-only: mount it for writing")]
     ReadOnly,
     /// The pool takes no changes.
@@ -268,7 +258,6 @@ pub enum TrimError {
     Files(#[from] crate::error::FsError),
 }
 
-/// What a trim has done so far.
 #[derive(Debug, Default)]
 pub(crate) struct TrimCounts {
     counters: DiscardCounters,
@@ -278,18 +267,18 @@ pub(crate) struct TrimCounts {
     is_done: AtomicU64,
 }
 
-/// The same at one moment.
+/// Report of a trim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrimReport {
-    /// Bytes of free segments that were discarded.
+    /// Bytes of free segments discarded.
     pub discarded_bytes: u64,
-    /// Bytes of free segments on devices that do not discard.
+    /// Bytes of free segments on devices without support for discards.
     pub refused_bytes: u64,
     /// Bytes of the pool in stripes, which are not discarded.
     pub striped_bytes: u64,
-    /// Discards that failed: the log says why.
+    /// Failed discards. The log has the reasons.
     pub failed: u64,
-    /// Whether it has come to the end.
+    /// Whether the trim has ended.
     pub is_done: bool,
 }
 
@@ -306,7 +295,6 @@ impl TrimCounts {
     }
 }
 
-/// A walk over all free segments of the pool.
 #[derive(Debug)]
 pub(crate) struct Trim {
     next: Mutex<SegmentId>,
@@ -321,19 +309,17 @@ impl Trim {
         Trim { next, done: AtomicU64::new(0), counts: Arc::clone(counts), all: Arc::clone(all) }
     }
 
-    /// Passes over the rest of a group that is not discarded.
     fn pass_over(&self, core: &Core, group: u32) {
         let geometry = core.store.geometry();
-        if geometry.is_striped(group) {
+        if geometry.group_layout().is_striped(group) {
             let bytes = u64::from(geometry.segments_of(group)) * geometry.segment_bytes();
             self.counts.striped_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Discards what is next of `group`; returns whether there was anything.
     fn discard_next(&self, core: &Core, from: SegmentId) -> FsResult<Option<SegmentId>> {
         let most = segments_at_once(core);
-        let Some(held) = core.store.alloc.hold_free(Discardable::Free, from, most)? else {
+        let Some(held) = core.store.alloc.hold_free(DiscardSelection::Free, from, most)? else {
             return Ok(None);
         };
         let after = SegmentId { segment: held.first.segment + held.count, ..held.first };
@@ -357,18 +343,19 @@ impl Job for Trim {
         "trim"
     }
 
-    fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+    fn step(&self, core: &Core, _now_ns: u64, budget: StepBudget) -> FsResult<StepOutcome> {
         let (mut units, mut passed_over) = (0, 0);
         while units < budget.units && passed_over < PASSED_OVER_MAX {
             if self.counts.counters.failed() >= FAILURES_MAX {
                 self.counts.is_done.store(1, Ordering::Relaxed);
-                return Ok(Step::Done);
+                return Ok(StepOutcome::Done);
             }
             let next = *self.next.lock();
             let geometry = core.store.geometry();
-            let Some(group) = geometry.groups().find(|group| *group >= next.group) else {
+            let Some(group) = geometry.group_layout().groups().find(|group| *group >= next.group)
+            else {
                 self.counts.is_done.store(1, Ordering::Relaxed);
-                return Ok(Step::Done);
+                return Ok(StepOutcome::Done);
             };
             let from = if group == next.group { next } else { SegmentId { group, segment: 0 } };
             let after = match core.store.volume.may_discard(group) {
@@ -384,11 +371,11 @@ impl Job for Trim {
             }
             *self.next.lock() = after.unwrap_or(SegmentId { group: group + 1, segment: 0 });
         }
-        Ok(Step::Again)
+        Ok(StepOutcome::Again)
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {
-        let total = u64::try_from(core.store.geometry().groups().count()).ok()?;
+        let total = u64::try_from(core.store.geometry().group_layout().groups().count()).ok()?;
         Some(JobProgress { done: self.done.load(Ordering::Relaxed), total })
     }
 }

@@ -1,25 +1,25 @@
-//! Emptying a disk group that is to go, and taking it out; or the last allocation groups of one,
-//! which are given up.
+//! Evacuation: empties a leaving disk group and then removes it, or empties the last allocation
+//! groups of a disk group that shrinks.
 //!
 //! # Invariants
 //!
-//! - EV1: A disk group is taken out when nothing in it is in use but the fronts of its groups, what
-//!   was freed there is released (G2), and a checkpoint has moved the log's tail past all that
-//!   speaks of it. So are last allocation groups given up.
+//! - EV1: A disk group is removed only when nothing in it is in use except the fixed pages at the
+//!   front of its allocation groups, its deferred frees are released (G2), and a checkpoint has
+//!   moved the log's tail past all records about it. The same holds for the last allocation groups
+//!   of a disk group.
 //!
 //! # Crashes
 //!
-//! The labels say *leaving* before the first block moves, so that an open goes on. What was moved
-//! is told by the segment usage of the disk group itself: a segment that was emptied is passed
-//! over, so no cursor is kept (JO2), and a crash repeats what the last checkpoint had not taken
-//! home. Then its entries in the group table are cleared, in transactions; then a checkpoint; then
-//! the labels are written without it. A crash in between leaves a disk group that leaves and is
-//! empty.
+//! The labels record the state *leaving* before the first move, so that an open resumes the job.
+//! There is no cursor (JO2): the disk group's segment usage shows which segments are emptied, and a
+//! crash repeats the moves since the last checkpoint. At the end the entries in the group table are
+//! cleared in transactions, then a checkpoint follows, then the labels are written without the disk
+//! group. A crash in between leaves an empty disk group that is still leaving.
 //!
-//! Moves of blocks are those of the cleaner, those that clones share included; of metadata pages,
-//! which last allocation groups may have, those of `vnode::pages`.
+//! The cleaner moves blocks, including those shared with snapshots. `relocate::pages` moves
+//! metadata pages.
 //!
-//! Not here: whether there is room elsewhere (`pool::disk_groups`).
+//! Not here: the check for space elsewhere (`pool::disk_groups`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,106 +28,91 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use format::disk_group::GroupRange;
 use format::geometry::Geometry;
 use format::ids::Place;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
-use storage::device::{Purpose, Ticket};
+use storage::device::{IoPurpose, Ticket};
 use storage::volume::AddGroupError;
 
 use super::cleaner::Cleaner;
 use super::pieces::LOST_NAMED_MAX;
-use super::{Budget, Job, JobProgress, Step};
+use super::{Job, JobProgress, StepBudget, StepOutcome};
 use crate::alloc::{LOW_SEGMENTS, SegmentId};
 use crate::convert::wide;
 use crate::error::{FsError, FsResult};
+use crate::file::{Core, log_affected};
+use crate::relocate::shared::UnreadableBlock;
 use crate::sync::Mutex;
-use crate::vnode::{Core, Unread, log_affected};
 
-/// Segments that a step empties.
 const SEGMENTS_PER_STEP: usize = 8;
-/// Of what cannot be read, how much the job's failure names.
 const NAMED_MAX: usize = 8;
-/// Segments that are emptied before what was freed is released, by a checkpoint: that takes seeks
-/// of its own, on a disk as many milliseconds as twenty of them.
+/// Segments emptied between two checkpoints. A checkpoint costs a disk as much as twenty segments.
 const UNSETTLED_MAX: u64 = 256;
-/// Steps in a row behind which nothing was less, until the job waits for a tick after each.
+/// Steps without progress, after which each further step waits for a tick.
 const STALLED_STEPS_MAX: u64 = 4;
-/// Steps in a row that may move nothing before the job says what is in the way: blocks of a file
-/// whose gate is closed are left for the next.
+/// Idle steps before the job fails. A block of a file with a closed gate can only be moved later.
 const IDLE_STEPS_MAX: u64 = 64;
 
-/// What leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaving {
-    /// A disk group, by its number.
+pub(crate) enum EvacuationScope {
     DiskGroup(u8),
-    /// The last allocation groups of one.
+    /// The last allocation groups of a disk group.
     LastGroups(u8),
 }
 
-impl Leaving {
-    /// Returns its allocation groups; `None`: it does not leave, or is gone.
+impl EvacuationScope {
+    /// Returns the allocation groups to empty; `None` if there are none, or they are gone already.
     fn numbers(self, geometry: &Geometry) -> Option<impl Iterator<Item = u32> + Clone + '_> {
         let (number, from) = match self {
-            Leaving::DiskGroup(number) => {
+            EvacuationScope::DiskGroup(number) => {
                 let is_it = |range: &GroupRange| range.disk_group == number && range.is_leaving;
                 geometry.added.iter().find(|range| is_it(range))?;
                 (number, 0)
             }
-            Leaving::LastGroups(number) => {
+            EvacuationScope::LastGroups(number) => {
                 let last = geometry.last_groups.filter(|last| last.disk_group == number)?;
                 (number, last.first)
             }
         };
-        // Those of a round-robin need not follow each other.
+        // Groups of a round-robin need not be contiguous.
         let is_own = move |group: &u32| {
-            *group >= from
-                && (geometry.disk_group_of(*group) == Some(number)
-                    || planted::is(Planted::LaneGroupsForgotten))
+            *group >= from && geometry.group_layout().disk_group_of(*group) == Some(number)
         };
-        Some(geometry.numbers_of(number).filter(is_own))
+        Some(geometry.group_layout().numbers_of(number).filter(is_own))
     }
 }
 
-/// Moves all that is in a disk group, or in its last allocation groups, elsewhere.
 #[derive(Debug)]
 pub(crate) struct Evacuation {
-    leaving: Leaving,
+    leaving: EvacuationScope,
     name: String,
     cleaner: Arc<Cleaner>,
-    /// What was in use when it began, in bytes.
     total_bytes: AtomicU64,
-    /// The least that was in use so far.
+    /// Least bytes in use so far.
     least_bytes: AtomicU64,
-    /// How many steps ago that was.
+    /// Steps since `least_bytes` fell.
     stalled_steps: AtomicU64,
-    /// How many of these waited for a tick.
     idle_steps: AtomicU64,
-    /// Segments that were emptied since the last checkpoint for them.
+    /// Segments emptied since the last checkpoint.
     unsettled: AtomicU64,
-    /// The devices write to their media what the last step moved, while the next one reads: else
-    /// all that they keep in their caches is in the way of the next commit.
+    /// Flush of the last step's moves, issued beside the next step's reads. Without it a commit
+    /// would have to wait until the devices have written their full caches.
     flushing: Mutex<Option<Ticket>>,
-    /// What cannot be read, by where it is: files by their paths.
+    /// Unreadable blocks by place, with the paths of their files.
     unread: Mutex<BTreeMap<Place, String>>,
-    /// Who of the segments with data has had a turn.
-    data_turn: Turn,
-    /// The same of those with pages.
-    page_turn: Turn,
+    data_turn: LastTriedSegment,
+    page_turn: LastTriedSegment,
 }
 
-/// The last segment that was tried.
 #[derive(Debug, Default)]
-struct Turn(Mutex<Option<SegmentId>>);
+struct LastTriedSegment(Mutex<Option<SegmentId>>);
 
-impl Turn {
-    /// Returns the segments that have their turn: those behind the last that had, so that some that
-    /// cannot be emptied keep no others from it. And whether that is the last of a round.
+impl LastTriedSegment {
+    /// Returns the next segments in turn, and whether they end a round over all. So segments that
+    /// cannot be emptied do not block the others.
     fn choose(&self, left: &[SegmentId]) -> (Vec<SegmentId>, bool) {
         let mut last = self.0.lock();
         let behind = |id: &SegmentId| {
-            let is_behind = last
-                .is_some_and(|last: SegmentId| (id.group, id.segment) > (last.group, last.segment));
-            is_behind && !planted::is(Planted::SameSegmentsTried)
+            last.is_some_and(|last: SegmentId| (id.group, id.segment) > (last.group, last.segment))
         };
         let first = left.iter().position(behind).unwrap_or(0);
         let turn = left.iter().cycle().skip(first).take(left.len().min(SEGMENTS_PER_STEP));
@@ -138,11 +123,10 @@ impl Turn {
 }
 
 impl Evacuation {
-    /// Returns the job that takes out what leaves.
-    pub(crate) fn new(leaving: Leaving, cleaner: &Arc<Cleaner>) -> Evacuation {
+    pub(crate) fn new(leaving: EvacuationScope, cleaner: &Arc<Cleaner>) -> Evacuation {
         let name = match leaving {
-            Leaving::DiskGroup(number) => format!("emptying disk group {number}"),
-            Leaving::LastGroups(number) => {
+            EvacuationScope::DiskGroup(number) => format!("emptying disk group {number}"),
+            EvacuationScope::LastGroups(number) => {
                 format!("emptying the last allocation groups of disk group {number}")
             }
         };
@@ -157,47 +141,48 @@ impl Evacuation {
             unsettled: AtomicU64::new(0),
             flushing: Mutex::new(None),
             unread: Mutex::default(),
-            data_turn: Turn::default(),
-            page_turn: Turn::default(),
+            data_turn: LastTriedSegment::default(),
+            page_turn: LastTriedSegment::default(),
         }
     }
 
-    /// EV1: takes it out once nothing is in it.
-    fn take_out(&self, core: &Core, numbers: impl Iterator<Item = u32> + Clone) -> FsResult<Step> {
-        // They are gone when the labels say so, for which all are wanted.
-        if let Leaving::LastGroups(disk_group) = self.leaving
-            && core.store.volume.lacks_in(disk_group)
+    /// EV1: removes the emptied part.
+    fn take_out(
+        &self,
+        core: &Core,
+        numbers: impl Iterator<Item = u32> + Clone,
+    ) -> FsResult<StepOutcome> {
+        // All members must be online, since the labels of all have to be written.
+        if let EvacuationScope::LastGroups(disk_group) = self.leaving
+            && core.store.volume.membership().lacks_in(disk_group)
         {
-            return Ok(Step::Wait);
+            return Ok(StepOutcome::Wait);
         }
         core.store.journal.checkpoint()?;
-        if !core.store.alloc.forget_groups(numbers)? {
-            return Ok(Step::Wait);
+        if !core.store.alloc.group_space().forget_groups(numbers)? {
+            return Ok(StepOutcome::Wait);
         }
-        // CRASH: until these, a redo could speak of pages that have no place any more.
-        if !planted::is(Planted::TakenOutBeforeCheckpoint) {
-            core.store.journal.checkpoint()?;
-            core.store.journal.checkpoint()?;
-        }
+        // CRASH: the checkpoint comes first. Else redo could refer to pages without a place.
+        let checkpoints = if planted!(TakenOutBeforeCheckpoint) { 0 } else { 2 };
+        (0..checkpoints).try_for_each(|_| core.store.journal.checkpoint())?;
         match self.leaving {
-            Leaving::DiskGroup(disk_group) => {
-                let taken = core.store.volume.take_group_out(disk_group);
+            EvacuationScope::DiskGroup(disk_group) => {
+                let taken = core.store.volume.membership().take_group_out(disk_group);
                 taken.map_err(|error| {
                     if let AddGroupError::Device(cause) = &error {
                         return core.store.journal.fail(cause);
                     }
                     FsError::io(error.to_string())
                 })?;
-                core.store.alloc.note_disk_groups()?;
+                core.store.alloc.group_space().note_disk_groups()?;
                 tracing::info!(disk_group, "the disk group is empty, and was taken out");
-                Ok(Step::Done)
+                Ok(StepOutcome::Done)
             }
-            // What becomes of the disk group its job knows.
-            Leaving::LastGroups(_) => Ok(Step::Done),
+            // The reshape job continues from here.
+            EvacuationScope::LastGroups(_) => Ok(StepOutcome::Done),
         }
     }
 
-    /// Notes what is left; returns whether that is less than ever.
     fn note(&self, left_bytes: u64) -> bool {
         self.total_bytes.fetch_max(left_bytes, Ordering::Relaxed);
         let gets_on = left_bytes < self.least_bytes.fetch_min(left_bytes, Ordering::Relaxed);
@@ -208,25 +193,25 @@ impl Evacuation {
         gets_on
     }
 
-    /// Notes a step that waits for the next tick, for nothing got less. An error once that has been
-    /// so for long.
     fn note_idle(&self, left_bytes: u64, segments: usize) -> FsResult<()> {
-        // Each has had its turn then.
+        // After so many more steps each segment has had its turn.
         let round = wide(segments.div_ceil(SEGMENTS_PER_STEP));
         if self.idle_steps.fetch_add(1, Ordering::Relaxed) < IDLE_STEPS_MAX + round {
             return Ok(());
         }
         self.idle_steps.store(0, Ordering::Relaxed);
-        let (Leaving::DiskGroup(number) | Leaving::LastGroups(number)) = self.leaving;
-        // Who resumes the job has done something about them.
+        let (EvacuationScope::DiskGroup(number) | EvacuationScope::LastGroups(number)) =
+            self.leaving;
+        // Cleared, because a resumed job starts over.
         let names: BTreeSet<String> =
             std::mem::take(&mut *self.unread.lock()).into_values().collect();
         let named: Vec<&str> = names.iter().take(NAMED_MAX).map(String::as_str).collect();
         let what = match named.as_slice() {
-            [] => "run holdfast check, which tells whose they are, and resume the job".to_owned(),
+            [] => "run `holdfast check POOL`, which tells whose they are, and resume the job"
+                .to_owned(),
             [..] => format!(
-                "these cannot be read: {}{}; write them anew or remove them, clones of them too, \
-                 and resume the job",
+                "these cannot be read: {}{}; write them anew or remove them, snapshots of them \
+                 too, and resume the job",
                 named.join("; "),
                 if names.len() > NAMED_MAX { "; and more" } else { "" }
             ),
@@ -235,18 +220,16 @@ impl Evacuation {
         Err(FsError::io(cause))
     }
 
-    /// Moves pages. Returns whether some are kept where they are by somebody, and nothing else is
-    /// in the way.
+    /// Moves pages. Returns whether only a send or a deletion prevents the rest.
     fn move_pages(&self, core: &Core, left: &[SegmentId]) -> FsResult<bool> {
         let (mut busy, mut bad) = (0, 0);
         for id in self.page_turn.choose(left).0 {
-            let moved = core.move_pages(id)?;
+            let moved = core.mover().move_pages(id)?;
             (busy, bad) = (busy + moved.busy, bad + moved.bad + moved.no_room);
         }
         Ok(busy > 0 && bad == 0)
     }
 
-    /// Waits until the devices have written what the last step moved.
     fn end_flush(&self, core: &Core) -> FsResult<()> {
         let last = self.flushing.lock().take();
         last.map_or(Ok(()), |last| {
@@ -254,22 +237,20 @@ impl Evacuation {
         })
     }
 
-    /// Has the devices write what this step moved, after they have written what the last one did.
     fn flush_behind(&self, core: &Core) -> FsResult<()> {
         self.end_flush(core)?;
-        *self.flushing.lock() = Some(core.store.volume.submit_flush(Purpose::Cleaner));
+        *self.flushing.lock() = Some(core.store.volume.submit_flush(IoPurpose::Cleaner));
         Ok(())
     }
 
-    /// Notes blocks that cannot be read, and tells of those that are new.
-    fn note_unread(&self, core: &Core, unread: &[Unread]) {
-        for Unread { entry, place } in unread {
+    fn note_unread(&self, core: &Core, unread: &[UnreadableBlock]) {
+        for UnreadableBlock { entry, place } in unread {
             let known = self.unread.lock();
             if known.contains_key(place) || known.len() >= LOST_NAMED_MAX {
                 continue;
             }
             drop(known);
-            // Nobody has it any more.
+            // A block without an owner is no loss.
             let Some(what) = core.who_lost(entry, *place) else { continue };
             log_affected!(&what, "it cannot be read, and stays on the devices that are to go");
             self.unread.lock().insert(*place, what.to_string());
@@ -282,22 +263,22 @@ impl Job for Evacuation {
         &self.name
     }
 
-    fn step(&self, core: &Core, _now_ns: u64, _budget: Budget) -> FsResult<Step> {
+    fn step(&self, core: &Core, _now_ns: u64, _budget: StepBudget) -> FsResult<StepOutcome> {
         let alloc = &core.store.alloc;
         let geometry = core.store.geometry();
-        let Some(numbers) = self.leaving.numbers(geometry) else { return Ok(Step::Done) };
+        let Some(numbers) = self.leaving.numbers(geometry) else { return Ok(StepOutcome::Done) };
         core.segments.leave(|group| geometry.leaves(group));
-        let left = alloc.left_in(numbers.clone())?;
-        if left.bytes == 0 || planted::is(Planted::TakenOutWithLiveBlocks) {
-            // A device that goes is blanked once it has answered all.
+        let left = alloc.group_space().left_in(numbers.clone())?;
+        if left.bytes == 0 || planted!(TakenOutWithLiveBlocks) {
+            // Waits for the flush: no request may be outstanding when a leaving device is blanked.
             self.end_flush(core)?;
             return self.take_out(core, numbers);
         }
         let live_bytes = left.bytes.saturating_sub(left.freed_bytes);
         let gets_on = self.note(live_bytes);
-        // Its room elsewhere is there (GR3), and may be in pieces.
+        // Space elsewhere is sufficient (GR3), but may be fragmented.
         if alloc.free_segments(LOW_SEGMENTS)? < LOW_SEGMENTS {
-            core.reclaim()?;
+            core.space_reclaim().reclaim()?;
         }
         let (chosen, is_round) = self.data_turn.choose(&left.segments);
         let unread = self.cleaner.empty(core, &chosen)?;
@@ -306,32 +287,31 @@ impl Job for Evacuation {
         let emptied = wide(chosen.len());
         let unsettled = self.unsettled.fetch_add(emptied, Ordering::Relaxed) + emptied;
         if is_round || is_busy.is_err() || unsettled >= UNSETTLED_MAX {
-            // What is open, or freed and not released, is so no longer behind that.
+            // Frees emptied segments: blocks in open ones are written, and deferred frees released.
             self.cleaner.settle(core)?;
             self.unsettled.store(0, Ordering::Relaxed);
         }
         if is_busy? {
-            // Somebody sends them, or frees a clone that has them: that takes its time.
+            // A send or a deletion holds the pages, which may take long.
             self.idle_steps.store(0, Ordering::Relaxed);
         }
-        // What was moved may wait to be written for some steps.
+        // Moved blocks may be unwritten for some steps, during which no bytes seem to be freed.
         let is_stalled = self.stalled_steps.fetch_add(1, Ordering::Relaxed) >= STALLED_STEPS_MAX;
         if gets_on || (!is_round && !is_stalled) {
             self.flush_behind(core)?;
-            return Ok(Step::Again);
+            return Ok(StepOutcome::Again);
         }
         self.end_flush(core)?;
-        // Where there was no room, or somebody holds what is there, time helps: idle steps are
-        // those of ticks. What is freed alone is released in its time.
+        // A lack of space or held pages may pass with time, so each idle step waits for a tick.
         if live_bytes > 0 {
             self.note_idle(live_bytes, left.segments.len() + left.pages.len())?;
         }
-        Ok(Step::Wait)
+        Ok(StepOutcome::Wait)
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {
         let numbers = self.leaving.numbers(core.store.geometry())?;
-        let left = core.store.alloc.left_in(numbers).ok()?;
+        let left = core.store.alloc.group_space().left_in(numbers).ok()?;
         let left = left.bytes.saturating_sub(left.freed_bytes);
         let total = self.total_bytes.load(Ordering::Relaxed).max(left);
         Some(JobProgress { done: total - left, total })

@@ -1,37 +1,34 @@
-//! What cleaning costs: data written for each byte that users gave, since the mount and of late.
+//! Write amplification of cleaning, since the mount and in the last ten minutes.
 
 use std::collections::VecDeque;
 
-/// How far back "of late" reaches.
 const RECENT_NS: u64 = 10 * 60 * 1_000_000_000;
-/// Time between two looks at the counts.
 const STEP_NS: u64 = RECENT_NS / 10;
-/// Looks that are kept: the oldest is as far back as told of, or one step less.
+/// Samples kept. The oldest is at most [`RECENT_NS`] old, and at least one step less.
 const LOOKS_MAX: usize = 11;
 
-/// What was written to data segments and read by the cleaner, in fragments.
+/// Counts of writes to data segments and of the cleaner's reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CleanerCounts {
     /// Segments emptied.
     pub segments: u64,
-    /// Read by the cleaner.
+    /// Fragments read by the cleaner.
     pub read_fragments: u64,
-    /// Written in blocks that the cleaner moved.
+    /// Fragments of blocks moved by the cleaner.
     pub moved_fragments: u64,
-    /// Written in blocks of users.
+    /// Fragments of blocks written by users.
     pub user_fragments: u64,
-    /// Written altogether, with summaries.
+    /// All fragments written, including summaries.
     pub written_fragments: u64,
 }
 
 impl CleanerCounts {
-    /// Returns hundredths of a byte written for each byte of users; `None` if they wrote nothing.
+    /// Returns bytes written per byte of users, in hundredths. `None` if users wrote nothing.
     #[must_use]
     pub fn written_hundredths(&self) -> Option<u64> {
         self.written_fragments.saturating_mul(100).checked_div(self.user_fragments)
     }
 
-    /// Returns what was counted since `before`.
     fn since(&self, before: &CleanerCounts) -> CleanerCounts {
         CleanerCounts {
             segments: self.segments - before.segments,
@@ -43,25 +40,23 @@ impl CleanerCounts {
     }
 }
 
-/// What cleaning has cost.
+/// Cost of cleaning.
 #[derive(Clone, Copy, Debug)]
 pub struct CleanerGauge {
     /// Since the mount.
     pub since_mount: CleanerCounts,
-    /// Of late.
+    /// In the recent past.
     pub recent: CleanerCounts,
-    /// How long that is, in nanoseconds: ten minutes at most.
+    /// Length of the recent past in nanoseconds, at most ten minutes.
     pub recent_ns: u64,
 }
 
-/// Counts as they were at some times.
 #[derive(Debug, Default)]
-pub(super) struct Gauge {
+pub(super) struct CleanerSamples {
     looks: VecDeque<(u64, CleanerCounts)>,
 }
 
-impl Gauge {
-    /// Keeps `counts`, which are those of `now_ns`, if the last are old enough.
+impl CleanerSamples {
     pub(super) fn note(&mut self, now_ns: u64, counts: CleanerCounts) {
         if self.looks.back().is_some_and(|(last_ns, _)| now_ns.saturating_sub(*last_ns) < STEP_NS) {
             return;
@@ -72,7 +67,6 @@ impl Gauge {
         self.looks.push_back((now_ns, counts));
     }
 
-    /// Returns what `since_mount`, the counts of `now_ns`, are, and what they were of late.
     pub(super) fn read(&self, now_ns: u64, since_mount: CleanerCounts) -> CleanerGauge {
         let mut looks = self.looks.iter();
         let oldest = looks.find(|(then_ns, _)| now_ns.saturating_sub(*then_ns) <= RECENT_NS);
@@ -96,9 +90,9 @@ mod tests {
 
     #[test]
     fn of_late_forgets_what_was_before() {
-        let mut gauge = Gauge::default();
+        let mut gauge = CleanerSamples::default();
         assert_eq!(gauge.read(5, counts(1, 1)).recent.written_hundredths(), None);
-        // Twenty minutes in which as much was moved as written, then twenty without moves.
+        // Twenty minutes with as many moves as writes, then twenty without moves.
         for step in 0..40 {
             let (user, moved) = (100 * step, 100 * step.min(20));
             gauge.note(step * STEP_NS, counts(user, moved));
@@ -113,7 +107,7 @@ mod tests {
 
     #[test]
     fn after_a_long_silence_nothing_is_told_of_late() {
-        let mut gauge = Gauge::default();
+        let mut gauge = CleanerSamples::default();
         gauge.note(0, counts(100, 100));
         let told = gauge.read(RECENT_NS + 1, counts(200, 100));
         assert_eq!((told.recent_ns, told.recent), (0, CleanerCounts::default()));

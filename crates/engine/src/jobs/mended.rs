@@ -1,22 +1,20 @@
-//! Naming the files of blocks that a read found bad on a member, and that were written again.
+//! Finds the files of blocks that a read found bad on one member and rewrote.
 
 use format::ids::Place;
-use runtime::planted::{self, Planted};
-use storage::device::Purpose;
+use storage::device::IoPurpose;
 
 use super::pieces::{block_at, listed_in};
 use crate::alloc::SegmentId;
 use crate::buffer::io;
 use crate::convert::index_wide;
 use crate::error::{FilePart, FsResult};
+use crate::file::Core;
 use crate::log_of_file;
-use crate::vnode::Core;
 
-/// Blocks that are named in one turn: for each a segment is read.
+/// Most blocks named per tick. Each costs the read of a segment.
 const AT_ONCE: usize = 4;
 
-/// Names some of the blocks that wait for it, in the log and for `status`. What cannot be named is
-/// let go: nobody has it any more, or something else is wrong, which a reader is told.
+/// Names some repaired blocks, in the log and for `status`. Drops blocks without an owner.
 pub(crate) fn name_some(core: &Core) {
     let unnamed = core.segments.mended.take_unnamed();
     if unnamed > 0 {
@@ -41,18 +39,15 @@ pub(crate) fn name_some(core: &Core) {
     }
 }
 
-/// Returns the file that has the block at `place`.
 fn file_at(core: &Core, place: Place) -> FsResult<Option<FilePart>> {
     let (geometry, volume) = (core.store.geometry(), &core.store.volume);
     let id = SegmentId { group: place.group(), segment: geometry.segment_of(place) };
     let Some(pin) = core.store.alloc.pin(id)? else { return Ok(None) };
     let start = geometry.segment_place(id.group, id.segment);
     let length = index_wide(geometry.segment_bytes());
-    let bytes = volume.read(Purpose::Cleaner, start, length).map_err(io)?;
+    let bytes = volume.read(IoPurpose::Cleaner, start, length).map_err(io)?;
     match block_at(&listed_in(core, &pin, &bytes), place) {
-        Some(block) if !planted::is(Planted::MendedNotNamed) => {
-            core.who_has(&block.entry, block.place)
-        }
-        Some(_) | None => Ok(None),
+        Some(block) => core.who_has(&block.entry, block.place),
+        None => Ok(None),
     }
 }

@@ -1,28 +1,27 @@
-//! Jobs: work in steps that nobody waits for, beside the operations on files and above them.
+//! Jobs: background work in steps, above the operations on files.
 //!
-//! A [`Job`] does a bounded step each time it is asked. [`Jobs`] asks, from `Pool::tick`:
+//! A [`Job`] does a bounded amount of work per step. [`JobRunner`] runs steps from `Pool::tick`:
 //!
 //! - *Standing jobs*: the flusher, quotas, deferred frees, discards, the cleaner, the weigher. Each
-//!   once a tick, in this order. What fails of one keeps no other from its step; the first failure
-//!   is told when all that is due is done.
-//! - *Walks*: what has an end, as a deletion, a scrub, a rebuild. Each in turn, until all wait or
-//!   [`TURNS_NS`] have passed; then the tick says when it wants to be asked again, as their paces
-//!   have it ([`pace`]). A failure stops this one alone; its status tells.
+//!   does one step per tick, in this order. A failure does not stop the others, and the tick
+//!   returns the first failure.
+//! - *Walks*: jobs with an end, such as a deletion, a scrub, a rebuild. They take turns until all
+//!   wait or [`TURNS_NS`] have passed. The tick then returns the time until the next call,
+//!   according to their paces ([`pace`]). A failure stops only its own walk, whose status shows the
+//!   reason.
 //!
-//! Writers who find no room need the cleaner at once: they reach it through
-//! [`Empties`].
+//! Writers without space call the cleaner directly, through [`SegmentReclaimer`].
 //!
 //! # Invariants
 //!
-//! - JO1: Between two steps a job holds no lock and no change: a step that is never followed by
-//!   another leaves a pool that is whole.
-//! - JO2: A job that must go on after a crash keeps its cursor in the pool, and changes it in the
-//!   transaction that does the work up to there. The open adds such a job again. The runner keeps
-//!   nothing.
+//! - JO1: Between two steps a job holds no lock and no change. If the next step never comes, the
+//!   pool is still consistent.
+//! - JO2: A job that must resume after a crash keeps its cursor in the pool, and advances it in the
+//!   transaction of the work. The open adds such a job again. The runner keeps no durable state.
 //!
 //! # Concurrency
 //!
-//! The list of walks is locked while it is read or changed, never during a step.
+//! The lock of the list of walks is held to read or change the list, never during a step.
 
 mod cleaner;
 mod deferred;
@@ -41,12 +40,12 @@ mod scrub;
 mod weigher;
 
 pub(crate) use self::deletion::Deletion;
-use self::discards::Discards;
+use self::discards::DiscardJob;
 pub(crate) use self::discards::{DiscardCounters, Trim, TrimCounts};
-pub use self::discards::{DiscardCounts, DiscardOn, DiscardOptions, TrimError, TrimReport};
-use self::evacuation::{Evacuation, Leaving};
+pub use self::discards::{DiscardCounts, DiscardOptions, DiscardScope, TrimError, TrimReport};
+use self::evacuation::{Evacuation, EvacuationScope};
 pub use self::gauge::{CleanerCounts, CleanerGauge};
-use self::pace::Turns;
+use self::pace::TickOutcome;
 pub use self::pace::{Pace, Percent};
 pub use self::rebuild::RebuildReport;
 pub(crate) use self::rebuild::{Rebuild, RebuildCounts};
@@ -57,174 +56,160 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use format::reshape::Towards;
+use format::reshape::ReshapeDirection;
 
 use self::cleaner::Cleaner;
 use self::deferred::DeferredFrees;
 use self::flusher::Flusher;
-use self::quotas::QuotaKeeper;
-use self::reshape::Reshape;
+use self::quotas::QuotaCountJob;
+use self::reshape::ReshapeJob;
 use self::weigher::Weigher;
 use crate::error::{FsError, FsResult};
+use crate::file::{Core, SegmentReclaimer};
 use crate::sync::Mutex;
-use crate::vnode::{Core, Empties};
 
-/// How long walks are asked for more in one tick: what else is due has its turn then.
 const TURNS_NS: u64 = 100_000_000;
-/// Turns in one tick at most: a clock that stands still must not keep the tick.
+/// Most rounds of turns per tick, in case the clock stands still.
 const TURNS_MAX: usize = 64;
-/// What a step may do: together some tens of milliseconds on a slow disk.
+/// Budget of a step: some tens of milliseconds on a slow disk.
 const UNITS_PER_STEP: u32 = 8;
 
-/// Work in steps.
 pub(crate) trait Job: Debug + Send + Sync {
-    /// Returns what people call it.
     fn name(&self) -> &str;
 
-    /// Does what is due at `now_ns`, and no more than `budget`. Called with no lock held, by one
-    /// thread at a time (JO1, JO2).
-    fn step(&self, core: &Core, now_ns: u64, budget: Budget) -> FsResult<Step>;
+    /// Does the work due at `now_ns`, within `budget`. Called by one thread at a time, without
+    /// locks (JO1, JO2).
+    fn step(&self, core: &Core, now_ns: u64, budget: StepBudget) -> FsResult<StepOutcome>;
 
-    /// Returns how far it is, if it has an end.
     fn progress(&self, _core: &Core) -> Option<JobProgress> {
         None
     }
 }
 
-/// What a step may do at most. The cleaner has a bound of its own, in segments.
+/// Bound of a step. The cleaner has its own, in segments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
-    /// Transactions, or reads of some hundred KiB: each takes about as long as one of the other.
+pub(crate) struct StepBudget {
+    /// Transactions, or reads of some hundred KiB, which take about as long.
     pub(crate) units: u32,
 }
 
-/// What a job says after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Nothing more is due until the next tick.
+pub(crate) enum StepOutcome {
+    /// Nothing more to do until the next tick.
     Wait,
-    /// There is more to do now.
+    /// More to do now.
     Again,
-    /// It has ended, and what it kept in the pool is gone.
+    /// The job has ended, and its state in the pool is removed.
     Done,
 }
 
-/// How far a job is, in units of its own.
+/// Progress of a job, in units of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobProgress {
-    /// Done so far, since it began: before this mount too.
+    /// Work done since the job began, earlier mounts included.
     pub done: u64,
-    /// What will have been done at the end, as known by now.
+    /// Expected total work.
     pub total: u64,
 }
 
-/// A job that has an end, as `status` tells it.
+/// Status of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// Number of this job since the mount.
+    /// Number of the job since the mount.
     pub id: u64,
-    /// What people call it.
+    /// Name of the job.
     pub name: String,
-    /// How far it is.
+    /// Progress.
     pub progress: Option<JobProgress>,
-    /// In how many nanoseconds it ends if it goes on as it has; `None`: nobody knows.
+    /// Estimated nanoseconds until the end. `None` if unknown.
     pub ends_in_ns: Option<u64>,
-    /// Whether somebody has told it to pause.
+    /// Whether it is paused.
     pub is_paused: bool,
-    /// How much of the time it works.
+    /// Share of the time.
     pub pace: Pace,
-    /// Why it has stopped, if it has.
+    /// Why the job has stopped. `None` while it runs or waits.
     pub failure: Option<String>,
 }
 
-/// A job that has an end.
 #[derive(Clone, Debug)]
-struct Walk {
+struct WalkJob {
     id: u64,
     job: Arc<dyn Job>,
     is_paused: bool,
     pace: Pace,
-    /// It rests until then.
     rests_until_ns: u64,
-    /// Whether it has more to do behind its rest.
     goes_on: bool,
     failure: Option<String>,
-    /// How far it was when it was added.
     done_before: u64,
-    /// How long it has run since: ticks in which it was neither paused nor at an end.
+    /// Running time since it was added, without pauses and failures.
     ran_ns: u64,
 }
 
-impl Walk {
-    /// Whether it is neither paused nor stopped.
+impl WalkJob {
     fn runs(&self) -> bool {
         !self.is_paused && self.failure.is_none()
     }
 }
 
 #[derive(Debug, Default)]
-struct Walks {
-    list: Vec<Walk>,
+struct WalkList {
+    list: Vec<WalkJob>,
     added: u64,
-    /// When walks were last given their turns.
     last_ns: Option<u64>,
 }
 
-/// The jobs of a pool.
 #[derive(Debug)]
-pub(crate) struct Jobs {
+pub(crate) struct JobRunner {
     cleaner: Arc<Cleaner>,
     deferred_frees: DeferredFrees,
-    discards: Discards,
-    walks: Mutex<Walks>,
+    discards: DiscardJob,
+    walks: Mutex<WalkList>,
 }
 
-impl Jobs {
-    /// Returns the jobs of a pool that discards as `discards` says.
-    pub(crate) fn new(discards: DiscardOptions) -> Jobs {
-        Jobs {
+impl JobRunner {
+    pub(crate) fn new(discards: DiscardOptions) -> JobRunner {
+        JobRunner {
             cleaner: Arc::default(),
             deferred_frees: DeferredFrees::default(),
-            discards: Discards::new(discards),
+            discards: DiscardJob::new(discards),
             walks: Mutex::default(),
         }
     }
 
-    /// Returns what counts the discards.
     pub(crate) fn discard_counters(&self) -> &Arc<DiscardCounters> {
         &self.discards.counters
     }
 
-    /// Returns who empties segments for writers.
-    pub(crate) fn emptier(&self) -> Arc<dyn Empties> {
+    /// Returns the cleaner, for writers without space.
+    pub(crate) fn emptier(&self) -> Arc<dyn SegmentReclaimer> {
         let cleaner: Arc<Cleaner> = Arc::clone(&self.cleaner);
         cleaner
     }
 
-    /// Returns the job that takes a disk group out, which leaves.
     pub(crate) fn evacuation(&self, disk_group: u8) -> Arc<Evacuation> {
-        Arc::new(Evacuation::new(Leaving::DiskGroup(disk_group), &self.cleaner))
+        Arc::new(Evacuation::new(EvacuationScope::DiskGroup(disk_group), &self.cleaner))
     }
 
-    /// Returns the job that moves the segments of a disk group which gets a member more, or is to
-    /// have one less.
-    pub(crate) fn reshape(&self, core: &Core, disk_group: u8, towards: Towards) -> Arc<Reshape> {
-        Arc::new(Reshape::new(core, disk_group, towards, &self.cleaner))
+    pub(crate) fn reshape(
+        &self,
+        core: &Core,
+        disk_group: u8,
+        towards: ReshapeDirection,
+    ) -> Arc<ReshapeJob> {
+        Arc::new(ReshapeJob::new(core, disk_group, towards, &self.cleaner))
     }
 
-    /// Returns what cleaning has cost.
     pub(crate) fn cleaner_gauge(&self, core: &Core) -> CleanerGauge {
         self.cleaner.gauge(core)
     }
 
-    /// Adds a job that has an end. Who adds sees to it that there are few: one of a kind for each
-    /// thing that it is done to.
+    /// Adds a walk. The caller adds one of a kind for each object.
     pub(crate) fn add(&self, core: &Core, job: Arc<dyn Job>) -> u64 {
         let done_before = job.progress(core).unwrap_or_default().done;
         let mut walks = self.walks.lock();
         walks.added += 1;
         let id = walks.added;
-        walks.list.push(Walk {
+        walks.list.push(WalkJob {
             id,
             job,
             is_paused: false,
@@ -238,14 +223,14 @@ impl Jobs {
         id
     }
 
-    /// Does what is due. Called a few times a second, with no lock held. Returns in how long walks
-    /// want the next call; `None`: in its time.
+    /// Runs due work, a few times a second, without locks. Returns the time until the next tick
+    /// that the walks need, or `None` for the usual time.
     pub(crate) fn tick(&self, core: &Core) -> FsResult<Option<Duration>> {
         core.store.journal.check_alive()?;
         let now_ns = core.store.clock.monotonic_ns();
         let standing: [&dyn Job; 6] = [
             &Flusher,
-            &QuotaKeeper,
+            &QuotaCountJob,
             &self.deferred_frees,
             &self.discards,
             self.cleaner.as_ref(),
@@ -253,9 +238,8 @@ impl Jobs {
         ];
         let mut failure = None;
         for job in standing {
-            let stepped = job.step(core, now_ns, Budget { units: UNITS_PER_STEP });
+            let stepped = job.step(core, now_ns, StepBudget { units: UNITS_PER_STEP });
             core.store.journal.check_alive()?;
-            // A full pool is no reason to stop the clock.
             if let Err(error) = stepped
                 && error != FsError::NoSpace
             {
@@ -266,9 +250,8 @@ impl Jobs {
         failure.map_or(Ok(next_in), Err)
     }
 
-    /// Gives each walk a step, again and again, until all wait or rest, or the time is over.
-    fn take_turns(&self, core: &Core, now_ns: u64) -> FsResult<Turns> {
-        let mut turns = Turns::default();
+    fn take_turns(&self, core: &Core, now_ns: u64) -> FsResult<TickOutcome> {
+        let mut turns = TickOutcome::default();
         let mut ready = self.begin_turns(now_ns);
         for _ in 0..TURNS_MAX {
             let (mut again, mut was_asked) = (Vec::new(), false);
@@ -277,7 +260,7 @@ impl Jobs {
                 let has_more = self.take_turn(core, (id, job.as_ref()), now_ns)?;
                 let ended_ns = core.store.clock.monotonic_ns();
                 let worked_ns = ended_ns.saturating_sub(begun_ns);
-                // Whoever asked since the last step shared the devices with it, or is about to.
+                // The step had to share the devices with any request since the last step.
                 was_asked |= core.was_asked();
                 let is_beside = pace == Pace::Auto && was_asked;
                 let rest_ns = pace.rest_ns(worked_ns);
@@ -301,13 +284,12 @@ impl Jobs {
         Ok(turns)
     }
 
-    /// Gives a walk a step. Returns whether it has more to do now.
     fn take_turn(&self, core: &Core, (id, job): (u64, &dyn Job), now_ns: u64) -> FsResult<bool> {
-        match job.step(core, now_ns, Budget { units: UNITS_PER_STEP }) {
-            // Space comes back: what was freed waits for a checkpoint.
-            Ok(Step::Wait) | Err(FsError::NoSpace) => Ok(false),
-            Ok(Step::Again) => Ok(true),
-            Ok(Step::Done) => {
+        match job.step(core, now_ns, StepBudget { units: UNITS_PER_STEP }) {
+            // Without space the job waits for a checkpoint to release deferred frees.
+            Ok(StepOutcome::Wait) | Err(FsError::NoSpace) => Ok(false),
+            Ok(StepOutcome::Again) => Ok(true),
+            Ok(StepOutcome::Done) => {
                 self.walks.lock().list.retain(|walk| walk.id != id);
                 Ok(false)
             }
@@ -319,7 +301,6 @@ impl Jobs {
         }
     }
 
-    /// Returns the walks that take turns now, and counts the time since the last for them.
     fn begin_turns(&self, now_ns: u64) -> Vec<(u64, Arc<dyn Job>, Pace)> {
         let mut walks = self.walks.lock();
         let passed_ns = walks.last_ns.map_or(0, |last_ns| now_ns.saturating_sub(last_ns));
@@ -334,7 +315,6 @@ impl Jobs {
         ready
     }
 
-    /// Returns in how long the first of those that rest goes on: 0 if its rest is over by now.
     fn first_rest_ns(&self, now_ns: u64) -> Option<u64> {
         let walks = self.walks.lock();
         let resting = walks.list.iter().filter(|walk| walk.runs() && walk.goes_on);
@@ -348,13 +328,12 @@ impl Jobs {
         });
     }
 
-    /// Changes what is kept of a walk. Returns whether there is such a one.
-    fn change(&self, id: u64, change: impl FnOnce(&mut Walk)) -> bool {
+    fn change(&self, id: u64, change: impl FnOnce(&mut WalkJob)) -> bool {
         let mut walks = self.walks.lock();
         walks.list.iter_mut().find(|walk| walk.id == id).map(change).is_some()
     }
 
-    /// Makes a job pause, or go on: also one that has failed. Returns whether there is such a job.
+    /// Pauses or resumes a job, a failed one included. Returns whether it exists.
     pub(crate) fn pause(&self, id: u64, is_paused: bool) -> bool {
         self.change(id, |walk| {
             walk.is_paused = is_paused;
@@ -362,15 +341,12 @@ impl Jobs {
         })
     }
 
-    /// Sets how much of the time a job works, from its next step on. Returns whether there is
-    /// such a job.
     pub(crate) fn set_pace(&self, id: u64, pace: Pace) -> bool {
         self.change(id, |walk| (walk.pace, walk.rests_until_ns) = (pace, 0))
     }
 
-    /// Returns the jobs that have an end, oldest first.
     pub(crate) fn status(&self, core: &Core) -> Vec<JobStatus> {
-        let tell = |walk: &Walk| {
+        let tell = |walk: &WalkJob| {
             let progress = walk.job.progress(core);
             JobStatus {
                 id: walk.id,
@@ -387,7 +363,6 @@ impl Jobs {
     }
 }
 
-/// Returns how long a job still takes that was at `done_before` when it had run for no time.
 fn ends_in_ns(at: JobProgress, done_before: u64, ran_ns: u64) -> Option<u64> {
     let done = u128::from(at.done.checked_sub(done_before)?);
     let left = u128::from(at.total.saturating_sub(at.done));

@@ -1,25 +1,25 @@
-//! How much of the time a job works: so that it does not take the devices from those who wait.
+//! The pace of a job: its share of the time, so that the devices stay available to requests.
 //!
 //! # Invariants
 //!
-//! - JP1: Under [`Pace::Auto`] a job works all the time while nobody asks the pool for anything. A
-//!   step beside somebody is followed by a rest as long, or to the next tick, if that is sooner:
-//!   about half of the time, more where steps take longer than ticks are apart. The engine does
-//!   not sleep: [`Pool::tick_paced`] says how long its caller is to rest, and the caller does.
+//! - JP1: Under [`Pace::Auto`] a job works all the time while the pool is idle. A step beside
+//!   requests is followed by a rest as long, or until the next tick if that is sooner. So the job
+//!   works half of the time, or more if steps take longer than ticks are apart. The engine does not
+//!   sleep: the caller of [`Pool::tick_paced`] rests for the time that it returns.
 //! - JP2: Under [`Pace::Percent`] a step that took `t` is followed by a rest of at least
-//!   `t * (100 - percent) / percent`, whoever asks for a tick meanwhile.
+//!   `t * (100 - percent) / percent`, even if ticks come sooner.
 //!
 //! [`Pool::tick_paced`]: crate::Pool::tick_paced
 
 use std::time::Duration;
 
-/// How much of the time a job works.
+/// A job's share of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
-    /// All the time while nobody asks the pool for anything, half of it while somebody does.
+    /// All of the time while the pool is idle, half of it beside requests.
     #[default]
     Auto,
-    /// So many parts of a hundred, always.
+    /// A fixed percentage.
     Percent(Percent),
 }
 
@@ -28,7 +28,7 @@ pub enum Pace {
 pub struct Percent(u8);
 
 impl Percent {
-    /// Returns `percent`, if it is from 1 to 100.
+    /// Returns `percent` if it is from 1 to 100.
     #[must_use]
     pub fn new(percent: u8) -> Option<Percent> {
         (1..=100).contains(&percent).then_some(Percent(percent))
@@ -42,7 +42,7 @@ impl Percent {
 }
 
 impl Pace {
-    /// Returns how long a job rests that has worked for `worked_ns` (JP2).
+    /// Returns the rest after `worked_ns` of work (JP2).
     pub(super) fn rest_ns(self, worked_ns: u64) -> u64 {
         match self {
             Pace::Auto => 0,
@@ -54,19 +54,18 @@ impl Pace {
     }
 }
 
-/// What the walks of a tick want of the next one.
+/// What a tick's walks request for the next tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Turns {
-    /// Whether any has more to do now; else the next tick in its time is soon enough.
+pub(super) struct TickOutcome {
     pub(super) is_more: bool,
-    /// How long walks at [`Pace::Auto`] have worked beside somebody who asked.
+    /// Time that walks at [`Pace::Auto`] have worked beside requests.
     pub(super) beside_ns: u64,
-    /// In how many nanoseconds the first of those that rest is to go on.
+    /// Nanoseconds until the first resting walk continues.
     pub(super) rests_ns: Option<u64>,
 }
 
-impl Turns {
-    /// Returns in how long walks want the next tick; `None`: in its time (JP1).
+impl TickOutcome {
+    /// Returns the time until the next tick is wanted. `None` for the usual time (JP1).
     pub(super) fn next_in(self) -> Option<Duration> {
         let more_ns = self.is_more.then_some(self.beside_ns);
         let first_ns = match (more_ns, self.rests_ns) {

@@ -1,5 +1,5 @@
-//! What lies in a piece of the pool, for jobs that walk over all of it: how it is kept, and which
-//! blocks the summaries of a segment list.
+//! Pieces of the pool, for jobs that walk over all of it: redundancy of a piece, blocks listed by
+//! the summaries of a segment, and notes of progress.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -9,110 +9,138 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use format::geometry::Geometry;
 use format::ids::{Epoch, Place};
 use format::page::PAGE_BYTES;
-use format::summary::{Summary, SummaryEntry, SummaryKind};
+use format::summary::{SegmentSummary, SummaryEntry, SummaryKind};
 
-use runtime::planted::{self, Planted};
+use runtime::planted;
 use storage::device::Redundancy;
 
-use crate::alloc::{Pin, SegmentId};
-use crate::convert::{index_wide, wide};
+use super::JobProgress;
+use crate::alloc::{SegmentId, SegmentPin};
+use crate::convert::{index_wide, narrow, wide};
 use crate::error::FsResult;
-use crate::vnode::Core;
+use crate::file::Core;
 
-/// Pieces that a step may pass over because nothing is in them.
 pub(super) const PASSED_OVER_MAX: u32 = 1024;
-/// How many of what is lost a report names: the log has all.
 pub(super) const LOST_NAMED_MAX: usize = 64;
 
-/// How a piece is kept, for as long as this lives.
+/// Redundancy of a piece, which cannot change while this exists.
 #[derive(Debug)]
-pub(super) enum Kept<'a> {
-    /// The same on all members.
+pub(super) enum PieceRedundancy<'a> {
+    /// Identical copies on all members.
     Alike,
     /// A segment in stripes.
-    Segment(Pin<'a>),
+    Segment(SegmentPin<'a>),
 }
 
-impl<'a> Kept<'a> {
-    /// Returns how `piece` is kept; `None`: nothing in it is in use.
+impl<'a> PieceRedundancy<'a> {
+    /// Returns the redundancy of `piece`. `None` if it is unused.
     ///
     /// # Errors
     ///
-    /// What is wrong with the maps of its group: nobody knows how it is kept.
-    pub(super) fn of(core: &'a Core, piece: &Range<u64>) -> FsResult<Option<Kept<'a>>> {
+    /// Corruption of the group's maps, so that the redundancy is unknown.
+    pub(super) fn of(core: &'a Core, piece: &Range<u64>) -> FsResult<Option<PieceRedundancy<'a>>> {
         let geometry = core.store.geometry();
         if piece.end <= geometry.groups_offset {
-            return Ok(Some(Kept::Alike));
+            return Ok(Some(PieceRedundancy::Alike));
         }
         let place = geometry.place_at(piece.start);
-        // One that begins before the groups is of the main disk group, whatever lies in stripes
-        // beside it: where that is a mirror the fixed regions end inside a piece.
-        let is_planted = planted::is(Planted::PieceOfFixedRegionSkipped);
-        let of_first = if is_planted { geometry.has_stripes() } else { geometry.is_striped(0) };
-        let is_striped = place.map_or(of_first, |place| geometry.is_striped(place.group()));
+        // The fixed regions belong to the main disk group. In a mirror they may end inside a piece.
+        let is_skipped = planted!(PieceOfFixedRegionSkipped) && geometry.has_stripes();
+        let of_first = geometry.group_layout().is_striped(0) || is_skipped;
+        let is_striped =
+            place.map_or(of_first, |place| geometry.group_layout().is_striped(place.group()));
         if !is_striped {
-            return Ok(Some(Kept::Alike));
+            return Ok(Some(PieceRedundancy::Alike));
         }
         let Some(place) = place else { return Ok(None) };
         let id = SegmentId { group: place.group(), segment: geometry.segment_of(place) };
-        Ok(core.store.alloc.pin(id)?.map(Kept::Segment))
+        Ok(core.store.alloc.pin(id)?.map(PieceRedundancy::Segment))
     }
 
     pub(super) fn redundancy(&self) -> Redundancy {
         match self {
-            Kept::Alike => Redundancy::Copies,
-            Kept::Segment(pin) => pin.kept,
+            PieceRedundancy::Alike => Redundancy::Copies,
+            PieceRedundancy::Segment(pin) => pin.kept,
         }
     }
 }
 
-/// When a walk says in the labels how far it is: each time that it has done a part of its work.
+/// Work of a walk, and the schedule by which it records its progress in the labels: once for each
+/// part of the work.
 #[derive(Debug)]
-pub(super) struct Notes {
+pub(super) struct ProgressSchedule {
+    /// Ranges of the pool in order, each with the bytes of it that are read. Estimated once.
+    works: Vec<(Range<u64>, u64)>,
     part_bytes: u64,
-    /// Bytes of pieces that were worked on since the last note.
     since: AtomicU64,
 }
 
 /// Unit of the cursors in the labels.
 pub(super) const MIB: u64 = 1 << 20;
-/// Parts of a walk's work after which it notes how far it is: a crash repeats one, or a MiB.
+/// Parts of a walk's work, after each of which the progress is recorded. A crash repeats one part,
+/// or one MiB.
 const NOTED_PARTS: u64 = 128;
-/// Descriptors of allocation groups that are read to tell how much work there is.
+/// Most group descriptors read, and most ranges kept, to estimate the work.
 const LOOKED_AT_MAX: u32 = 4096;
 
-impl Notes {
-    /// Returns when a walk over `walked` notes. Of what lies in stripes it works on what is in use
-    /// alone.
-    pub(super) fn new(core: &Core, walked: &Range<u64>) -> Notes {
+impl ProgressSchedule {
+    /// Returns the schedule of a walk over `walked`. In striped groups only space in use is work.
+    pub(super) fn new(core: &Core, walked: &Range<u64>) -> ProgressSchedule {
         let geometry = core.store.geometry();
-        let overlap = |bytes: Range<u64>| {
-            bytes.end.min(walked.end).saturating_sub(bytes.start.max(walked.start))
+        let within = |bytes: Range<u64>| {
+            let start = bytes.start.max(walked.start);
+            start..bytes.end.min(walked.end).max(start)
         };
-        let added = geometry.added.iter().map(|range| (range.numbers(), geometry.bytes_of(range)));
-        let main = (geometry.main_numbers(), geometry.main_bytes());
+        let layout = geometry.group_layout();
+        let all = iter::once(layout.main_numbers());
+        let all: Vec<_> = all.chain(geometry.added.iter().map(|range| range.numbers())).collect();
+        let count: usize = all.iter().map(ExactSizeIterator::len).sum();
+        let step = count.div_ceil(index_wide(LOOKED_AT_MAX.into())).max(1);
         let mut budget = LOOKED_AT_MAX;
-        let mut work_of = |(numbers, bytes): (Range<u32>, Range<u64>)| {
-            let walked_bytes = overlap(bytes);
-            if walked_bytes == 0 || !geometry.is_striped(numbers.start) {
-                return walked_bytes;
+        let fixed = within(0..geometry.groups_offset);
+        let mut works = vec![(fixed.clone(), fixed.end - fixed.start)];
+        for numbers in all {
+            for first in numbers.clone().step_by(step) {
+                let end = numbers.end.min(first.saturating_add(narrow(wide(step))));
+                let end_byte = geometry.group_offset(end - 1)
+                    + (u64::from(geometry.fragments_of(end - 1)) << geometry.fragment_shift);
+                let bytes = within(geometry.group_offset(first)..end_byte);
+                let mut work = bytes.end - bytes.start;
+                if layout.is_striped(first) && work > 0 {
+                    let space = core.store.alloc.group_space();
+                    let space = space.space_within(first..end, &mut budget);
+                    // Without a descriptor, all space is assumed to be in use.
+                    let used = if space.is_counted { space.used } else { space.capacity };
+                    work = work.min(used << geometry.fragment_shift);
+                }
+                works.push((bytes, work));
             }
-            let space = core.store.alloc.space_within(numbers, &mut budget);
-            // Too many to look at: as if all were in use, so that it does not note too often.
-            let used = if space.is_counted { space.used } else { space.capacity };
-            (used << geometry.fragment_shift).min(walked_bytes)
+        }
+        works.retain(|(bytes, _)| !bytes.is_empty());
+        let mut schedule = ProgressSchedule { works, part_bytes: MIB, since: AtomicU64::new(0) };
+        schedule.part_bytes = (schedule.at(walked.end).total / NOTED_PARTS).max(MIB);
+        schedule
+    }
+
+    /// Returns the progress of a walk whose cursor is `at`, in bytes of work.
+    pub(super) fn at(&self, at: u64) -> JobProgress {
+        let done_of = |(bytes, work): &(Range<u64>, u64)| {
+            let (passed, length) =
+                (at.clamp(bytes.start, bytes.end) - bytes.start, bytes.end - bytes.start);
+            let done = u128::from(*work) * u128::from(passed) / u128::from(length.max(1));
+            u64::try_from(done).unwrap_or(*work)
         };
-        let groups = iter::once(main).chain(added);
-        let work = overlap(0..geometry.groups_offset) + groups.map(&mut work_of).sum::<u64>();
-        Notes { part_bytes: (work / NOTED_PARTS).max(MIB), since: AtomicU64::new(0) }
+        JobProgress {
+            done: self.works.iter().map(done_of).sum(),
+            total: self.works.iter().map(|(_, work)| work).sum(),
+        }
     }
 
-    /// Returns the same of a walk that works on `bytes` at most.
-    pub(super) fn at_most(self, bytes: u64) -> Notes {
-        Notes { part_bytes: self.part_bytes.min(bytes / NOTED_PARTS).max(MIB), ..self }
+    pub(super) fn at_most(self, bytes: u64) -> ProgressSchedule {
+        ProgressSchedule { part_bytes: self.part_bytes.min(bytes / NOTED_PARTS).max(MIB), ..self }
     }
 
-    /// Whether a walk that has worked on `bytes` more notes how far it is.
+    /// Adds `bytes` of work. Returns whether the progress is to be recorded.
     pub(super) fn are_due(&self, bytes: u64) -> bool {
         let since = self.since.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let is_due = since >= self.part_bytes;
@@ -123,58 +151,52 @@ impl Notes {
     }
 }
 
-/// Returns the bytes of the whole rows that a range of a segment in `group` lies in.
+/// Extends a byte range of a segment in `group` to whole rows.
 pub(super) fn rows_around(geometry: &Geometry, group: u32, range: &Range<usize>) -> Range<usize> {
     let rows = geometry.stripes_around(group, &(wide(range.start)..wide(range.end)));
     index_wide(rows.start)..index_wide(rows.end)
 }
 
-/// A block that a summary lists.
 #[derive(Clone, Debug)]
-pub(super) struct Listed {
+pub(super) struct ListedBlock {
     pub(super) place: Place,
-    /// Where it lies in the bytes of its segment.
     pub(super) range: Range<usize>,
     pub(super) entry: SummaryEntry,
 }
 
-impl Listed {
-    /// Whether `bytes` are what the block is.
+impl ListedBlock {
     pub(super) fn is_it(&self, bytes: &[u8]) -> bool {
         self.entry.verifies(bytes)
     }
 
-    /// Whether the block is what it is in the bytes of its segment.
     pub(super) fn is_in(&self, segment: &[u8]) -> bool {
         segment.get(self.range.clone()).is_some_and(|bytes| self.is_it(bytes))
     }
 }
 
-/// Returns the summary in a page at `place`.
-pub(super) fn summary_of(core: &Core, bytes: &[u8], place: Place) -> Option<Summary> {
+pub(super) fn summary_of(core: &Core, bytes: &[u8], place: Place) -> Option<SegmentSummary> {
     let page = bytes.first_chunk()?;
-    Summary::decode(page, core.segments.pool_id(), core.segments.secret(), place)
+    SegmentSummary::decode(page, core.segments.pool_id(), core.segments.secret(), place)
 }
 
-/// Returns the blocks that the summaries of a pinned segment list, by where they lie.
-pub(super) fn listed_in(core: &Core, pin: &Pin<'_>, segment: &[u8]) -> Vec<Listed> {
+pub(super) fn listed_in(core: &Core, pin: &SegmentPin<'_>, segment: &[u8]) -> Vec<ListedBlock> {
     listed_of(core, pin.id, pin.incarnation, segment)
 }
 
-/// Returns the blocks that the summaries of one incarnation of a segment list, by where they lie.
+/// Returns the blocks that the summaries of the segment's present incarnation list, by offset.
 pub(super) fn listed_of(
     core: &Core,
     id: SegmentId,
     incarnation: Epoch,
     segment: &[u8],
-) -> Vec<Listed> {
+) -> Vec<ListedBlock> {
     let geometry = core.store.geometry();
     let start = geometry.segment_place(id.group, id.segment);
     let mut blocks = BTreeMap::new();
     for (number, page) in (0..).zip(segment.as_chunks::<PAGE_BYTES>().0) {
         let place = start.advance(number * geometry.page_fragments());
         let Some(summary) = summary_of(core, page, place) else { continue };
-        if summary.incarnation != incarnation && !planted::is(Planted::OldSummaryTrusted) {
+        if summary.incarnation != incarnation && !planted!(OldSummaryTrusted) {
             continue;
         }
         let listed = blocks_of(core, start, summary.entries);
@@ -183,24 +205,22 @@ pub(super) fn listed_of(
     blocks.into_values().collect()
 }
 
-/// Returns the block of `listed` that covers the fragment at `place`: of several the last.
-pub(super) fn block_at(listed: &[Listed], place: Place) -> Option<&Listed> {
-    let covers = |block: &&Listed| {
+pub(super) fn block_at(listed: &[ListedBlock], place: Place) -> Option<&ListedBlock> {
+    let covers = |block: &&ListedBlock| {
         let end = block.place.advance(block.entry.fragments);
         (block.place.fragment()..end.fragment()).contains(&place.fragment())
     };
     listed.iter().filter(covers).max_by_key(|block| block.entry.birth)
 }
 
-/// Returns the blocks that a summary lists of the segment that begins at `start`.
-pub(super) fn blocks_of(core: &Core, start: Place, entries: Vec<SummaryEntry>) -> Vec<Listed> {
+pub(super) fn blocks_of(core: &Core, start: Place, entries: Vec<SummaryEntry>) -> Vec<ListedBlock> {
     let geometry = core.store.geometry();
     let block = |entry: SummaryEntry| {
         let from = index_wide(u64::from(entry.offset) << geometry.fragment_shift);
-        let range = from..from.saturating_add(core.stored_bytes(entry.fragments));
+        let range = from..from.saturating_add(core.reader().stored_bytes(entry.fragments));
         let is_inside = wide(range.end) <= geometry.segment_bytes();
         let is_it = entry.kind == SummaryKind::Block && is_inside;
-        is_it.then(|| Listed { place: start.advance(entry.offset), range, entry })
+        is_it.then(|| ListedBlock { place: start.advance(entry.offset), range, entry })
     };
     entries.into_iter().filter_map(block).collect()
 }

@@ -1,34 +1,32 @@
-//! Quotas of users, groups and projects are counted once they are switched on, and the ends of
-//! graces are written. The cursor is in the container of the quotas (JO2): every mount goes on from
-//! it without being told.
+//! The job that counts quota usage after quotas are switched on, and writes the ends of graces. The
+//! cursor is in the quota container (JO2), so the count resumes after a mount.
 
-use super::{Budget, Job, Step};
+use super::{Job, StepBudget, StepOutcome};
 use crate::error::{FsError, FsResult};
-use crate::vnode::Core;
+use crate::file::Core;
 
-/// Counts, and writes ends of graces.
 #[derive(Debug)]
-pub(crate) struct QuotaKeeper;
+pub(crate) struct QuotaCountJob;
 
-impl Job for QuotaKeeper {
+impl Job for QuotaCountJob {
     fn name(&self) -> &'static str {
         "quotas"
     }
 
-    fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+    fn step(&self, core: &Core, _now_ns: u64, budget: StepBudget) -> FsResult<StepOutcome> {
         for _ in 0..budget.units {
-            match core.tend_quotas() {
+            match core.quotas().tend_quotas() {
                 Ok(true) => {}
-                // What is full, deleted or restored meanwhile is none of the pool's failures.
+                // Not failures of the job: a full pool, and a fileset deleted or restored since.
                 Ok(false)
                 | Err(
                     FsError::NoSpace | FsError::Stale | FsError::QuotaExceeded | FsError::TryLater,
                 ) => {
-                    return Ok(Step::Wait);
+                    return Ok(StepOutcome::Wait);
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(Step::Again)
+        Ok(StepOutcome::Again)
     }
 }

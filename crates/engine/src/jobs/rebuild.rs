@@ -1,18 +1,18 @@
-//! Making anew what a device should have that takes the place of a member, or what a member has
-//! missed that comes back. The cursor is in the labels (JO2), and `storage::volume` keeps it and
-//! knows how a piece is made anew, and which pieces a member has missed.
+//! Rebuild of a joining device: the whole contents of a replacement or an attached mirror member,
+//! or the stale ranges of a returning member. The cursor is in the labels (JO2). `storage::volume`
+//! writes the cursor, rebuilds single pieces, and tracks the stale ranges.
 //!
-//! Where a mirror has several sources all are read: one of them may have stored nothing for a
-//! while, and may store nothing still. Of a page of metadata the device gets the newest copy. Data
-//! that differs is mended on the sources, and a scrub follows the rebuild: the device may have the
+//! A mirror with several sources is read from all of them, because a device may silently lose
+//! writes. The joining device gets the newest copy of each metadata page. Differing data is
+//! repaired on the sources. A scrub follows the rebuild, because the joining device may have the
 //! older copy.
 //!
 //! # What is lost
 //!
-//! What nobody else gives is written as zeros and told: a page that cannot be read elsewhere, if
-//! something in it is in use, and a block that does not verify when it is put together. The job
-//! goes on. It stops where a member gives nothing at all, and before a piece of which it is not
-//! known how it is kept, for the maps of its group cannot be read: the member stays joining.
+//! If no source can read a page, or a block does not verify after reconstruction, zeros are
+//! written. If it is in use it is reported as lost, and the job continues. The job stops if a
+//! source fails entirely, and before a piece whose redundancy is unknown because of unreadable
+//! group maps. The member then stays joining.
 
 mod own;
 
@@ -28,20 +28,21 @@ use format::ids::Place;
 use format::members::{Layout, Member};
 use format::page::PAGE_BYTES;
 use format::slots::Slots;
-use runtime::planted::{self, Planted};
+use runtime::{if_planted, planted};
 use storage::device::{DeviceError, Redundancy};
-use storage::volume::{Choose, Remade, Stay, ToRemake};
+use storage::volume::{Choose, MemberTenure, RebuildRequest, RebuiltPiece};
 
-use self::own::{Own, save_maps};
-use super::pieces::{Kept, LOST_NAMED_MAX, Listed, MIB, Notes, PASSED_OVER_MAX, listed_in};
+use self::own::{MemberSalvage, save_maps};
+use super::pieces::{
+    LOST_NAMED_MAX, ListedBlock, MIB, PASSED_OVER_MAX, PieceRedundancy, ProgressSchedule, listed_in,
+};
 use super::scrub::{ScrubReport, mend_differing, place_at};
-use super::{Budget, Job, JobProgress, Step};
+use super::{Job, JobProgress, StepBudget, StepOutcome};
 use crate::alloc::SegmentId;
 use crate::error::{FsError, FsResult};
+use crate::file::{AffectedObject, Core, log_affected};
 use crate::sync::Mutex;
-use crate::vnode::{Affected, Core, log_affected};
 
-/// What a rebuild has done so far.
 #[derive(Debug, Default)]
 pub(crate) struct RebuildCounts {
     slot: usize,
@@ -49,43 +50,39 @@ pub(crate) struct RebuildCounts {
     passed_over_bytes: AtomicU64,
     lost: AtomicU64,
     names: Mutex<Vec<String>>,
-    /// Pages and blocks in use that its sources had differently.
     differing: AtomicU64,
-    /// Whether its sources had the journal differently.
     log_differs: AtomicBool,
-    /// Whether data differed between the sources: the device may have the older copy.
+    /// Whether data differed between the sources.
     wants_scrub: AtomicBool,
     is_scrub_told: AtomicBool,
 }
 
-/// The same at one moment.
+/// Report of a rebuild.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RebuildReport {
     /// Slot of the device.
     pub slot: usize,
-    /// Bytes of the pool of which the device has its share now.
+    /// Bytes of the pool rebuilt.
     pub made_bytes: u64,
-    /// Bytes of the pool in which nothing is in use, or of which it has missed nothing.
+    /// Bytes of the pool skipped, because unused or not stale.
     pub passed_over_bytes: u64,
-    /// Blocks and pages that no other device gives.
+    /// Blocks and pages that no source could supply.
     pub lost: u64,
-    /// Which: the first of them.
+    /// Names of the first lost ones.
     pub names: Vec<String>,
 }
 
 impl RebuildCounts {
-    /// Whether a scrub is to begin when the device is whole; says so once.
+    /// Returns true once if a scrub must follow the rebuild, and false after that.
     pub(crate) fn take_wants_scrub(&self) -> bool {
         let wants = self.wants_scrub.load(Ordering::Relaxed);
         wants && !self.is_scrub_told.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns the counts of a rebuild of the member in `slot`.
     pub(crate) fn of(slot: usize) -> RebuildCounts {
         RebuildCounts { slot, ..RebuildCounts::default() }
     }
 
-    /// Returns what was done so far.
     pub(crate) fn report(&self) -> RebuildReport {
         RebuildReport {
             slot: self.slot,
@@ -96,7 +93,7 @@ impl RebuildCounts {
         }
     }
 
-    fn lose(&self, what: &Affected) {
+    fn lose(&self, what: &AffectedObject) {
         log_affected!(what, "lost: no other device gives it, and it is written as zeros");
         self.lost.fetch_add(1, Ordering::Relaxed);
         let mut names = self.names.lock();
@@ -106,59 +103,54 @@ impl RebuildCounts {
     }
 }
 
-/// A piece, and how it is kept if it is to be made anew.
-type Planned<'c> = (Range<u64>, Option<Kept<'c>>);
+type PlannedPiece<'c> = (Range<u64>, Option<PieceRedundancy<'c>>);
 
-/// What nobody gives of a piece.
-struct Lost {
-    /// Blocks that do not verify, where segments are kept under parity.
-    blocks: Vec<Listed>,
-    /// Pages elsewhere: bytes of the pool.
+struct PieceLosses {
+    /// Blocks that do not verify, under parity.
+    blocks: Vec<ListedBlock>,
+    /// Unreadable pages of pieces without parity, as bytes of the pool.
     pages: Vec<u64>,
 }
 
-impl Lost {
-    fn of(core: &Core, kept: &Kept<'_>, remade: &Remade) -> Lost {
+impl PieceLosses {
+    fn of(core: &Core, kept: &PieceRedundancy<'_>, rebuilt: &RebuiltPiece) -> PieceLosses {
         match kept {
-            Kept::Segment(pin) if pin.kept == Redundancy::Parity => {
-                let mut blocks = listed_in(core, pin, &remade.bytes);
-                blocks.retain(|block| !block.is_in(&remade.bytes));
-                Lost { blocks, pages: Vec::new() }
+            PieceRedundancy::Segment(pin) if pin.kept == Redundancy::Parity => {
+                let mut blocks = listed_in(core, pin, &rebuilt.bytes);
+                blocks.retain(|block| !block.is_in(&rebuilt.bytes));
+                PieceLosses { blocks, pages: Vec::new() }
             }
-            Kept::Segment(_) | Kept::Alike => {
-                Lost { blocks: Vec::new(), pages: remade.lost.clone() }
+            PieceRedundancy::Segment(_) | PieceRedundancy::Alike => {
+                PieceLosses { blocks: Vec::new(), pages: rebuilt.lost.clone() }
             }
         }
     }
 }
 
-/// Makes the member in a slot whole.
 #[derive(Debug)]
 pub(crate) struct Rebuild {
     slot: usize,
-    /// Of the member that it makes whole: another in the slot has its own job.
-    stay: Option<Stay>,
+    /// Identifies the device: another device in the slot has its own job.
+    stay: Option<MemberTenure>,
     name: String,
-    /// Bytes of the pool that are done; the labels may know of fewer.
+    /// Cursor in bytes of the pool. The cursor in the labels may be behind.
     done_bytes: AtomicU64,
-    notes: Notes,
+    notes: ProgressSchedule,
     counts: Arc<RebuildCounts>,
 }
 
 impl Rebuild {
-    /// Returns the job called `what` that makes the joining member in `slot`, which is there for
-    /// `stay`, whole, from MiB `done_mib` on.
     pub(crate) fn new(
         core: &Core,
-        (slot, stay): (usize, Option<Stay>),
+        (slot, stay): (usize, Option<MemberTenure>),
         what: String,
         done_mib: u32,
         counts: &Arc<RebuildCounts>,
     ) -> Rebuild {
         let (name, done_bytes) = (what, u64::from(done_mib) * MIB);
         let volume = &core.store.volume;
-        let mut notes = Notes::new(core, &volume.walked(slot));
-        if let Some(missed_bytes) = volume.missed_bytes(slot) {
+        let mut notes = ProgressSchedule::new(core, &volume.membership().walked(slot));
+        if let Some(missed_bytes) = volume.membership().missed_bytes(slot) {
             notes = notes.at_most(missed_bytes);
         }
         Rebuild {
@@ -173,41 +165,42 @@ impl Rebuild {
 
     fn is_joining(&self, core: &Core) -> bool {
         let volume = &core.store.volume;
-        volume.joining().is_some_and(|(slot, _)| slot == self.slot)
-            && volume.stay_in(self.slot) == self.stay
+        volume.membership().joining().is_some_and(|(slot, _)| slot == self.slot)
+            && volume.membership().stay_in(self.slot) == self.stay
     }
 
-    /// Makes pieces anew from byte `from` on. Returns where it goes on, and whether that is the
-    /// end.
-    fn walk(&self, core: &Core, from: u64, budget: Budget) -> FsResult<(u64, bool)> {
+    /// Rebuilds pieces from byte `from` on. Returns the next byte, and whether that is the end.
+    fn walk(&self, core: &Core, from: u64, budget: StepBudget) -> FsResult<(u64, bool)> {
         let volume = &core.store.volume;
         let (planned, end, is_end) = self.plan(core, from, budget)?;
-        let makes: Vec<(&Range<u64>, &Kept<'_>)> =
+        let makes: Vec<(&Range<u64>, &PieceRedundancy<'_>)> =
             planned.iter().filter_map(|(piece, kept)| Some((piece, kept.as_ref()?))).collect();
         let pages = match self.has_several_sources(core) {
             true => self.segments_of_pages(core, makes.iter().map(|(piece, _)| *piece)),
             false => BTreeSet::new(),
         };
         let choose: Choose<'_> = Rc::new(|offset, copies: &[&[u8]]| {
-            if planted::is(Planted::RebuiltFromStale) {
-                return None;
-            }
+            if_planted!(RebuiltFromStale, return None);
             let place = page_place(core.store.geometry(), offset, &pages)?;
             core.store.cache.newest_among(place, copies)
         });
-        let mut own = volume.is_returning(self.slot).then(|| Own::new(core, self.slot));
-        let with_own = |(piece, kept): &(&Range<u64>, &Kept<'_>)| {
+        let mut own = volume
+            .membership()
+            .is_returning(self.slot)
+            .then(|| MemberSalvage::new(core, self.slot));
+        let with_own = |(piece, kept): &(&Range<u64>, &PieceRedundancy<'_>)| {
             let keeps =
                 own.as_mut().map_or_else(|| Some(BTreeSet::new()), |own| own.keeps(piece, kept))?;
-            Some(ToRemake { piece: (*piece).clone(), kept: kept.redundancy(), keeps })
+            Some(RebuildRequest { piece: (*piece).clone(), kept: kept.redundancy(), keeps })
         };
-        let wanted: Vec<ToRemake> = makes.iter().map_while(with_own).collect();
+        let wanted: Vec<RebuildRequest> = makes.iter().map_while(with_own).collect();
         let (mut lost, mut differing, mut is_unsure) = (Vec::new(), Vec::new(), false);
-        let made = volume.remake_pieces(self.slot, &wanted, &choose, |at, remade| {
-            lost.extend(makes.get(at).map(|(_, kept)| Lost::of(core, kept, &remade)));
-            differing.extend(remade.differing);
-            is_unsure |= remade.is_unsure;
-        });
+        let made =
+            volume.membership().rebuild_pieces(self.slot, &wanted, &choose, |at, rebuilt| {
+                lost.extend(makes.get(at).map(|(_, kept)| PieceLosses::of(core, kept, &rebuilt)));
+                differing.extend(rebuilt.differing);
+                is_unsure |= rebuilt.is_unsure;
+            });
         let made = made.map_err(|error| FsError::io(error.to_string()))?;
         let stop = makes.get(made).map(|(piece, _)| piece.start);
         for (piece, kept) in &planned {
@@ -221,7 +214,8 @@ impl Rebuild {
             };
             count.fetch_add(length, Ordering::Relaxed);
         }
-        // Here and not above: it waits for locks, whose owners may wait for what was held there.
+        // After the pieces are released: naming a file waits for locks, and their holders may wait
+        // for a piece.
         lost.iter().for_each(|lost| self.tell_lost(core, lost));
         self.mend_sources(core, &differing, &pages)?;
         if is_unsure {
@@ -231,7 +225,6 @@ impl Rebuild {
         Ok((stop.unwrap_or(end), is_end && stop.is_none()))
     }
 
-    /// Whether several members of a mirror have what the device is to have.
     fn has_several_sources(&self, core: &Core) -> bool {
         let Some(label) = core.store.volume.members().and_then(|members| members.label()) else {
             return false;
@@ -245,7 +238,6 @@ impl Rebuild {
         groups.any(|(layout, slots)| layout == Layout::Mirror && has_several(slots))
     }
 
-    /// Returns which segments of `pieces` hold pages of metadata.
     fn segments_of_pages<'p>(
         &self,
         core: &Core,
@@ -261,7 +253,8 @@ impl Rebuild {
         segments.dedup();
         let mut pages = BTreeSet::new();
         for id in segments {
-            // Where its maps cannot be read it is not known to hold any.
+            // With unreadable maps the kind of a segment is unknown, and its pages are not metadata
+            // here.
             if let Ok(Some(pin)) = core.store.alloc.pin(id)
                 && pin.kept == Redundancy::Copies
             {
@@ -271,9 +264,8 @@ impl Rebuild {
         pages
     }
 
-    /// Mends what the sources of the device had differently: one of them may have stored nothing
-    /// for a while. Of pages the device has the right ones ([`Cache::newest_among`]). Of data it
-    /// may have the older copy too: a scrub compares all when the device is whole.
+    /// Repairs differences between the sources. The joining device has the right version of pages
+    /// ([`Cache::newest_among`]), but maybe the older version of data, so a scrub follows.
     ///
     /// [`Cache::newest_among`]: crate::buffer::Cache::newest_among
     fn mend_sources(
@@ -282,7 +274,7 @@ impl Rebuild {
         differing: &[u64],
         pages: &BTreeSet<SegmentId>,
     ) -> FsResult<()> {
-        if differing.is_empty() || planted::is(Planted::RebuiltFromStale) {
+        if differing.is_empty() || planted!(RebuiltFromStale) {
             return Ok(());
         }
         let geometry = core.store.geometry();
@@ -303,38 +295,37 @@ impl Rebuild {
         core.store.journal.check_alive()
     }
 
-    /// A scrub is to follow the rebuild: the device may have the older copy of some data.
     fn want_scrub(&self, core: &Core) -> FsResult<()> {
         if self.counts.wants_scrub.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        // CRASH: the labels say so before this rebuild can be over, or be interrupted.
+        // CRASH: the labels record the scrub before this rebuild can end or be interrupted.
         core.store.volume.begin_scrub().map_err(|error| core.store.journal.fail(&error))?;
         Ok(())
     }
 
-    /// Returns the pieces of a step from byte `from` on, each with how it is kept if it is to be
-    /// made anew, where they end, and whether that is the end of all. A piece of which it is not
-    /// known how it is kept ends them: it can be neither made anew nor passed over, for what is in
-    /// it may be good on the others. At the front it is an error.
+    /// Plans a step from byte `from` on. Returns each piece, with its redundancy if it must be
+    /// rebuilt, the end of the last piece, and whether that is the end of the walk. The plan ends
+    /// before a piece of unknown redundancy. Such a piece may be intact on the sources, so it must
+    /// not be skipped: if it comes first, the plan fails.
     fn plan<'c>(
         &self,
         core: &'c Core,
         from: u64,
-        budget: Budget,
-    ) -> FsResult<(Vec<Planned<'c>>, u64, bool)> {
+        budget: StepBudget,
+    ) -> FsResult<(Vec<PlannedPiece<'c>>, u64, bool)> {
         let volume = &core.store.volume;
-        // Of several disk groups that of the member alone.
-        let walked = volume.walked(self.slot);
+        // Only pieces of the member's disk group.
+        let walked = volume.membership().walked(self.slot);
         let (mut at, mut makes, mut passed_over) = (from.max(walked.start), 0, 0);
         let mut planned = Vec::new();
         loop {
-            let piece = volume.piece_at(at).filter(|piece| piece.start < walked.end);
+            let piece = volume.membership().piece_at(at).filter(|piece| piece.start < walked.end);
             let Some(piece) = piece else { return Ok((planned, at, true)) };
             if makes == budget.units || passed_over == PASSED_OVER_MAX {
                 return Ok((planned, at, false));
             }
-            let kept = match volume.must_remake(self.slot, &piece) {
+            let kept = match volume.membership().must_rebuild(self.slot, &piece) {
                 true => self.kept(core, &piece),
                 false => Ok(None),
             };
@@ -350,29 +341,32 @@ impl Rebuild {
         }
     }
 
-    /// Returns how a piece is kept; `None`: nothing in it is in use.
-    fn kept<'c>(&self, core: &'c Core, piece: &Range<u64>) -> FsResult<Option<Kept<'c>>> {
+    fn kept<'c>(
+        &self,
+        core: &'c Core,
+        piece: &Range<u64>,
+    ) -> FsResult<Option<PieceRedundancy<'c>>> {
         let group = core.store.geometry().place_at(piece.start).map(|place| place.group());
-        match (Kept::of(core, piece), group) {
-            (Err(_), Some(group)) if core.store.volume.is_returning(self.slot) => {
+        match (PieceRedundancy::of(core, piece), group) {
+            (Err(_), Some(group)) if core.store.volume.membership().is_returning(self.slot) => {
                 save_maps(core, self.slot, group);
-                Kept::of(core, piece)
+                PieceRedundancy::of(core, piece)
             }
             (kept, _) => kept,
         }
     }
 
-    fn tell_lost(&self, core: &Core, lost: &Lost) {
+    fn tell_lost(&self, core: &Core, lost: &PieceLosses) {
         for &offset in &lost.pages {
             let place = core.store.geometry().place_at(offset);
-            // Where its maps cannot be read it may be.
+            // Where the maps are unreadable, a page counts as used.
             let is_used = |place| core.store.alloc.is_page_used(place).unwrap_or(true);
             if place.is_none_or(is_used) {
                 let what = place.map_or_else(
                     || format!("bytes {offset} to {} of the pool", offset + 4095),
                     |place| format!("the page of metadata at {place}"),
                 );
-                self.counts.lose(&Affected::Other(what));
+                self.counts.lose(&AffectedObject::Other(what));
             }
         }
         for block in &lost.blocks {
@@ -383,8 +377,7 @@ impl Rebuild {
     }
 }
 
-/// Returns the place of the page of metadata at `offset`; `None`: something else lies there, as far
-/// as `pages`, the segments that hold pages, say.
+/// Returns the place of a metadata page at `offset`. `None` for other contents.
 fn page_place(geometry: &Geometry, offset: u64, pages: &BTreeSet<SegmentId>) -> Option<Place> {
     if offset < geometry.group_table_offset {
         return None;
@@ -398,11 +391,10 @@ fn segment_at(geometry: &Geometry, place: Place) -> SegmentId {
     SegmentId { group: place.group(), segment: geometry.segment_of(place) }
 }
 
-/// Says that the walk stands before `piece`.
 fn unknown(piece: &Range<u64>, error: &FsError) -> FsError {
     let cause = format!(
         "bytes {} to {} of the pool: {error}; how they are kept is not known, so the device is not \
-         whole: run holdfast check, and resume the job once it is clean",
+         whole: run `holdfast check POOL`, and resume the job once it is clean",
         piece.start, piece.end
     );
     FsError::io(cause)
@@ -413,13 +405,13 @@ impl Job for Rebuild {
         &self.name
     }
 
-    fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+    fn step(&self, core: &Core, _now_ns: u64, budget: StepBudget) -> FsResult<StepOutcome> {
         let volume = &core.store.volume;
-        // Failed, or replaced by another: nothing is left to be done.
+        // The device has failed or was replaced.
         let Some(stay) = self.stay.as_ref().filter(|_| self.is_joining(core)) else {
-            return Ok(Step::Done);
+            return Ok(StepOutcome::Done);
         };
-        // MS3: what memory and the labels say of the members may differ now.
+        // MS3: after a failure, memory and labels may disagree about the members.
         let fail = |error: DeviceError| core.store.journal.fail(&error);
         let from = self.done_bytes.load(Ordering::Relaxed);
         let made_before = self.counts.made_bytes.load(Ordering::Relaxed);
@@ -428,12 +420,12 @@ impl Job for Rebuild {
         self.done_bytes.store(to, Ordering::Relaxed);
         if is_end {
             if self.counts.log_differs.load(Ordering::Relaxed) {
-                // The device may have the log of a member that has not stored it. Behind a new tail
-                // it has what was written since it joined.
+                // The device may have the log of a source that loses writes. Behind the new tail
+                // its log is complete, and only that part counts after a checkpoint.
                 core.store.journal.checkpoint()?;
             }
             if self.counts.wants_scrub.load(Ordering::Relaxed) {
-                // CRASH: another scrub may have ended meanwhile, without this device.
+                // CRASH: a scrub that ended during the rebuild has left this device out.
                 volume.begin_scrub().map_err(fail)?;
             }
             let differing = self.counts.differing.load(Ordering::Relaxed);
@@ -444,22 +436,21 @@ impl Job for Rebuild {
                      mended"
                 );
             }
-            volume.end_join(self.slot, stay).map_err(fail)?;
-            return Ok(Step::Done);
+            volume.membership().end_join(self.slot, stay).map_err(fail)?;
+            return Ok(StepOutcome::Done);
         }
         if self.notes.are_due(made_bytes) {
-            volume.note_walked((self.slot, stay), to).map_err(fail)?;
+            volume.membership().note_walked((self.slot, stay), to).map_err(fail)?;
         }
         match self.is_joining(core) {
-            false => Ok(Step::Done),
-            true if to == from => Ok(Step::Wait),
-            true => Ok(Step::Again),
+            false => Ok(StepOutcome::Done),
+            true if to == from => Ok(StepOutcome::Wait),
+            true => Ok(StepOutcome::Again),
         }
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {
-        let (_, copied) = core.store.volume.joining()?;
-        let done = self.done_bytes.load(Ordering::Relaxed) / MIB;
-        Some(JobProgress { done, total: u64::from(copied.total_mib) })
+        core.store.volume.membership().joining()?;
+        Some(self.notes.at(self.done_bytes.load(Ordering::Relaxed)))
     }
 }

@@ -1,44 +1,41 @@
-//! Jobs that have an end: turns, pauses, paces, failures, and how long they still take.
+//! Tests of walks: turns, pauses, paces, failures, and estimates of the remaining time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use runtime::clock::ManualClock;
 use storage::counters::IoCounts;
-use storage::device::{CountingDevice, MemoryDevice, Purpose, RequestKind, SharedDevice};
+use storage::device::{CountingDevice, IoPurpose, MemoryDevice, RequestKind, SharedDevice};
 
 use super::*;
 use crate::alloc::LOW_SEGMENTS;
+use crate::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode};
 use crate::convert::wide;
-use crate::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode};
-use crate::{CreateOptions, OpenOptions, Pool};
+use crate::{Pool, PoolCreateOptions, PoolOpenOptions};
 
 const POOL_BYTES: u64 = 16 << 20;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Counts to `total`, and fails once at `fails_at`.
 #[derive(Debug)]
-struct Counting {
+struct CountingJob {
     total: u64,
     done: AtomicU64,
     fails_at: u64,
-    /// Whether it waits for the next tick after each step.
     is_slow: bool,
-    /// What a step takes.
     takes: Option<(Arc<ManualClock>, u64)>,
 }
 
-impl Counting {
-    fn new(total: u64, fails_at: u64, is_slow: bool) -> Arc<Counting> {
-        Arc::new(Counting { total, done: AtomicU64::new(0), fails_at, is_slow, takes: None })
+impl CountingJob {
+    fn new(total: u64, fails_at: u64, is_slow: bool) -> Arc<CountingJob> {
+        Arc::new(CountingJob { total, done: AtomicU64::new(0), fails_at, is_slow, takes: None })
     }
 }
 
-impl Job for Counting {
+impl Job for CountingJob {
     fn name(&self) -> &str {
         "counting"
     }
 
-    fn step(&self, _core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+    fn step(&self, _core: &Core, _now_ns: u64, budget: StepBudget) -> FsResult<StepOutcome> {
         if let Some((clock, takes_ns)) = &self.takes {
             clock.advance_ns(*takes_ns);
         }
@@ -47,8 +44,8 @@ impl Job for Counting {
         if done == self.fails_at {
             return Err(FsError::Invalid);
         }
-        let rest = if self.is_slow { Step::Wait } else { Step::Again };
-        Ok(if done < self.total { rest } else { Step::Done })
+        let rest = if self.is_slow { StepOutcome::Wait } else { StepOutcome::Again };
+        Ok(if done < self.total { rest } else { StepOutcome::Done })
     }
 
     fn progress(&self, _core: &Core) -> Option<JobProgress> {
@@ -59,9 +56,9 @@ impl Job for Counting {
 fn new_pool() -> (Arc<ManualClock>, Pool) {
     let clock = Arc::new(ManualClock::new());
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     Pool::create(&device, clock.as_ref(), &options).expect("a pool fits");
-    let pool = Pool::open(device, clock.clone(), OpenOptions::default()).expect("it opens");
+    let pool = Pool::open(device, clock.clone(), PoolOpenOptions::default()).expect("it opens");
     (clock, pool)
 }
 
@@ -73,10 +70,10 @@ fn done_of(pool: &Pool) -> Vec<u64> {
 fn walks_take_turns_and_go_when_they_are_done() {
     let (_clock, pool) = new_pool();
     let (step, turns) = (u64::from(UNITS_PER_STEP), wide(TURNS_MAX));
-    pool.add_job(Counting::new(3 * step, 0, false));
-    pool.add_job(Counting::new(2 * step, 0, true));
+    pool.add_job(CountingJob::new(3 * step, 0, false));
+    pool.add_job(CountingJob::new(2 * step, 0, true));
     // The clock stands still.
-    pool.add_job(Counting::new(2 * turns * step, 0, false));
+    pool.add_job(CountingJob::new(2 * turns * step, 0, false));
     pool.tick().expect("a tick");
     assert_eq!(done_of(&pool), [step, turns * step], "one is done, one waits, one goes on");
     pool.tick().expect("a tick");
@@ -87,7 +84,7 @@ fn walks_take_turns_and_go_when_they_are_done() {
 fn a_paused_walk_does_nothing_and_its_time_does_not_count() {
     let (clock, pool) = new_pool();
     let step = u64::from(UNITS_PER_STEP);
-    let id = pool.add_job(Counting::new(10 * step, 0, true));
+    let id = pool.add_job(CountingJob::new(10 * step, 0, true));
     let tick = || {
         clock.advance_ns(SECOND_NS);
         pool.tick().expect("a tick");
@@ -106,14 +103,14 @@ fn a_paused_walk_does_nothing_and_its_time_does_not_count() {
     assert!(!pool.pause_job(id + 1, true), "there is no other");
 }
 
-/// Goal: a job works all the time while nobody asks for anything, half of it beside somebody who
-/// does, and as much as it is told (JP1, JP2).
+/// Goal: JP1, JP2. A job works all of the time in an idle pool, half of it beside requests, and
+/// otherwise its fixed share.
 #[test]
 fn a_walk_keeps_its_pace() {
     let (clock, pool) = new_pool();
     let step = u64::from(UNITS_PER_STEP);
     let took_ns = 30_000_000;
-    let id = pool.add_job(Arc::new(Counting {
+    let id = pool.add_job(Arc::new(CountingJob {
         total: 1000 * step,
         done: AtomicU64::new(0),
         fails_at: 0,
@@ -147,15 +144,15 @@ fn a_walk_keeps_its_pace() {
     assert!(!pool.pace_job(id + 1, Pace::Auto), "there is no other");
 }
 
-/// Goal: a job at a pace that has nothing to do until the next tick asks for none before (a full
-/// pool must not be looked at thousands of times a second), and one whose rest is over by the time
-/// that others have had their turn goes on at once.
+/// Goal: if a paced job has nothing to do until the next tick, it does not ask for an earlier one,
+/// so that a full pool is not examined thousands of times a second. If the rest of a paced job ends
+/// during the turns of others, it continues at once.
 #[test]
 fn a_walk_at_a_pace_neither_spins_nor_stalls() {
     let (clock, pool) = new_pool();
     let step = u64::from(UNITS_PER_STEP);
     let job = |is_slow, takes_ns| {
-        Arc::new(Counting {
+        Arc::new(CountingJob {
             total: 1000 * step,
             done: AtomicU64::new(0),
             fails_at: 0,
@@ -172,7 +169,7 @@ fn a_walk_at_a_pace_neither_spins_nor_stalls() {
     assert!(pool.pace_job(paced, percent(90)));
     assert_eq!(pool.tick_paced(), Ok(Some(Duration::from_nanos(2_222_222))));
     clock.advance_ns(2_222_222);
-    // Behind it one that waits takes longer than its rest.
+    // This job takes longer than the first one rests.
     pool.add_job(job(true, 3_000_000));
     assert_eq!(pool.tick_paced(), Ok(Some(Duration::ZERO)), "its rest is over");
 }
@@ -181,8 +178,8 @@ fn a_walk_at_a_pace_neither_spins_nor_stalls() {
 fn a_walk_that_fails_stops_alone_and_goes_on_when_told() {
     let (_clock, pool) = new_pool();
     let step = u64::from(UNITS_PER_STEP);
-    let id = pool.add_job(Counting::new(4 * step, 2 * step, false));
-    pool.add_job(Counting::new(9 * step, 0, true));
+    let id = pool.add_job(CountingJob::new(4 * step, 2 * step, false));
+    pool.add_job(CountingJob::new(9 * step, 0, true));
     pool.tick().expect("the pool goes on");
     pool.tick().expect("the pool goes on");
     let jobs = pool.jobs();
@@ -205,29 +202,26 @@ fn how_long_a_job_takes_is_told_once_it_has_done_something() {
 const LARGER_BYTES: u64 = 64 << 20;
 const BLOCK_BYTES: usize = 16 << 10;
 const TICK_NS: u64 = 250_000_000;
-/// Enough for a pool to do all that it wants to.
 const TICKS: usize = 100;
 
-/// A pool of many small segments whose requests are counted.
-struct Short {
+struct NearlyFullPool {
     device: Arc<CountingDevice>,
     clock: Arc<ManualClock>,
     pool: Pool,
 }
 
-impl Short {
-    fn new() -> Short {
+impl NearlyFullPool {
+    fn new() -> NearlyFullPool {
         let device = CountingDevice::new(MemoryDevice::new("memory", LARGER_BYTES));
         let shared: SharedDevice = Arc::<CountingDevice>::clone(&device);
         let clock = Arc::new(ManualClock::new());
-        let mut options = CreateOptions::new(LARGER_BYTES, [7; 64]);
+        let mut options = PoolCreateOptions::new(LARGER_BYTES, [7; 64]);
         options.geometry.segment_bytes = Some(128 << 10);
         Pool::create(&shared, clock.as_ref(), &options).expect("a pool fits");
-        let pool = Pool::open(shared, clock.clone(), OpenOptions::default()).expect("it opens");
-        Short { device, clock, pool }
+        let pool = Pool::open(shared, clock.clone(), PoolOpenOptions::default()).expect("it opens");
+        NearlyFullPool { device, clock, pool }
     }
 
-    /// Returns how many segments are free, but no more than the cleaner wants.
     fn free_segments(&self) -> u32 {
         self.pool.core().store.alloc.free_segments(2 * LOW_SEGMENTS).expect("nothing is damaged")
     }
@@ -240,7 +234,6 @@ impl Short {
         Ok(made.ino)
     }
 
-    /// Ticks so often, and returns what that asks of the device.
     fn tick(&self, count: usize) -> IoCounts {
         let before = self.device.counts();
         for _ in 0..count {
@@ -250,19 +243,19 @@ impl Short {
         self.device.counts() - before
     }
 
-    /// Nothing is written by ticks, but that the pool is in use.
+    /// Ticks write nothing except the heartbeat.
     fn assert_rests(&self) {
         let cost = self.tick(TICKS);
-        let beats = cost.of(Purpose::Superblock, RequestKind::Write).requests;
+        let beats = cost.of(IoPurpose::Superblock, RequestKind::Write).requests;
         assert_eq!((cost.writes() - beats, cost.flushes()), (0, 0), "{cost:?}");
     }
 }
 
-/// Goal: a pool that is full, and of which nothing is worth cleaning, rests. Method: one file takes
-/// all that it can; then what ticks write is counted, and once more after a change.
+/// Goal: a full pool with nothing worth cleaning stays idle. Method: one file takes all space.
+/// Writes by ticks are counted, and counted again after a change.
 #[test]
 fn a_full_pool_in_which_there_is_nothing_to_clean_rests() {
-    let short = Short::new();
+    let short = NearlyFullPool::new();
     let ino = short.make("file").expect("there is room");
     let data = vec![1; BLOCK_BYTES];
     let mut end = 0;
@@ -277,11 +270,11 @@ fn a_full_pool_in_which_there_is_nothing_to_clean_rests() {
     short.assert_rests();
 }
 
-/// Goal: the cleaner begins before writers want a segment, and rests once it has what it wants.
-/// Method: two files fill the pool block by block in turn, and one is removed.
+/// Goal: the cleaner starts before writers need a segment, and stops at its target. Method: two
+/// files fill the pool with alternating blocks, and one is removed.
 #[test]
 fn a_pool_with_few_free_segments_is_cleaned_before_writers_want_them() {
-    let short = Short::new();
+    let short = NearlyFullPool::new();
     let files = ["stays", "goes"].map(|name| short.make(name).expect("there is room"));
     let data = vec![1; BLOCK_BYTES];
     let write = |number: u64| {

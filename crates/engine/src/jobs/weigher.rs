@@ -1,11 +1,10 @@
-//! In a full pool, what clones hold is counted, so that who is refused space learns which to
-//! delete. It keeps nothing in the pool.
+//! Weighs the snapshots of a full pool, so that an out-of-space error can name the ones to delete.
+//! Keeps no state in the pool.
 
-use super::{Budget, Job, Step};
+use super::{Job, StepBudget, StepOutcome};
 use crate::error::FsResult;
-use crate::vnode::Core;
+use crate::file::Core;
 
-/// Weighs the clones of a full pool.
 #[derive(Debug)]
 pub(crate) struct Weigher;
 
@@ -14,19 +13,19 @@ impl Job for Weigher {
         "weigher"
     }
 
-    fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+    fn step(&self, core: &Core, _now_ns: u64, budget: StepBudget) -> FsResult<StepOutcome> {
         for _ in 0..budget.units {
-            match core.weigh_some() {
+            match core.space_reclaim().weigh_some() {
                 Ok(true) => {}
-                Ok(false) => return Ok(Step::Wait),
-                // What can't be read keeps nobody from anything else.
+                Ok(false) => return Ok(StepOutcome::Wait),
+                // Unreadable snapshots are not weighed, and block nothing else.
                 Err(error) => {
                     core.store.journal.check_alive()?;
-                    tracing::debug!(%error, "clones are not weighed");
-                    return Ok(Step::Wait);
+                    tracing::debug!(%error, "snapshots are not weighed");
+                    return Ok(StepOutcome::Wait);
                 }
             }
         }
-        Ok(Step::Again)
+        Ok(StepOutcome::Again)
     }
 }

@@ -1,90 +1,81 @@
-//! Transactions begin: each reserves what it may need at most, and gets its epoch.
+//! The begin of transactions: each reserves log credits and pages for its worst case, and gets its
+//! epoch.
 //!
-//! Not here: how they end (`journal`), and what they hold meanwhile (`tx`).
+//! Not here: the end of transactions (`journal`) and their content (`tx`).
 
 use format::defect::DefectCode;
 use format::ids::{EPOCH_MAX, Epoch};
 
 use super::tx::{TX_PAGES_MAX, Tx};
-use super::{Journal, State, recovery};
+use super::{Journal, JournalState, recovery};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 
-/// Most clones and filesets that may hold one block: what moving it changes stays well below what
-/// one transaction may.
+/// Bounds the transaction that moves a block well below [`TX_PAGES_MAX`].
 const MOVED_MEMBERS_MAX: usize = 256;
 const _: () = assert!(MOVED_MEMBERS_MAX + 64 < TX_PAGES_MAX);
 
-/// What a transaction may need at most: `begin` takes it.
+/// The worst case of a transaction, reserved by `begin`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reservation {
-    /// Bytes of log.
+pub(crate) struct LogCredits {
     pub(crate) log_bytes: u64,
-    /// Pages.
     pub(crate) pages: usize,
-    /// Pages at home between which content moves: they share the double-write area.
+    /// Existing pages between which content moves (K4).
     pub(crate) moves: usize,
 }
 
-impl Reservation {
-    /// For an operation that touches a handful of pages: names, attributes.
-    pub(crate) const SMALL: Reservation = Reservation { log_bytes: 48 << 10, pages: 32, moves: 24 };
-    /// For an operation that installs or frees many blocks.
-    pub(crate) const LARGE: Reservation =
-        Reservation { log_bytes: 160 << 10, pages: 128, moves: 0 };
-    /// For an operation on names that hands down long access lists.
-    pub(crate) const LARGE_NAMES: Reservation =
-        Reservation { moves: Reservation::SMALL.moves, ..Reservation::LARGE };
-    /// For what must not wait: see [`Journal::begin_unreserved`].
-    pub(super) const NONE: Reservation = Reservation { log_bytes: 0, pages: 0, moves: 0 };
+impl LogCredits {
+    /// A handful of pages: names, attributes.
+    pub(crate) const SMALL: LogCredits = LogCredits { log_bytes: 48 << 10, pages: 32, moves: 24 };
+    /// Map updates or frees of many blocks.
+    pub(crate) const LARGE: LogCredits = LogCredits { log_bytes: 160 << 10, pages: 128, moves: 0 };
+    /// Operations on names that inherit long access lists.
+    pub(crate) const LARGE_NAMES: LogCredits =
+        LogCredits { moves: LogCredits::SMALL.moves, ..LogCredits::LARGE };
+    pub(super) const NONE: LogCredits = LogCredits { log_bytes: 0, pages: 0, moves: 0 };
 
-    /// Returns what moving blocks that up to `members` hold may need: a page of each, those that
-    /// more pointers are in, and the maps of free space.
-    pub(crate) fn for_move(members: usize) -> Reservation {
-        Reservation { pages: 64 + members, ..Reservation::LARGE }
+    /// Credits for moving a block: a page of each family member, shared pages of pointers, and free
+    /// maps.
+    pub(crate) fn for_move(members: usize) -> LogCredits {
+        LogCredits { pages: 64 + members, ..LogCredits::LARGE }
     }
 
-    /// Returns what `count` transactions of this kind and one `other` may need.
-    pub(crate) fn times_and(self, count: usize, other: Reservation) -> Reservation {
-        Reservation {
+    pub(crate) fn times_and(self, count: usize, other: LogCredits) -> LogCredits {
+        LogCredits {
             log_bytes: self.log_bytes * wide(count) + other.log_bytes,
             pages: self.pages * count + other.pages,
             moves: self.moves * count + other.moves,
         }
     }
 
-    fn without(self, other: Reservation) -> Option<Reservation> {
-        Some(Reservation {
+    fn without(self, other: LogCredits) -> Option<LogCredits> {
+        Some(LogCredits {
             log_bytes: self.log_bytes.checked_sub(other.log_bytes)?,
             pages: self.pages.checked_sub(other.pages)?,
             moves: self.moves.checked_sub(other.moves)?,
         })
     }
 
-    /// Whether a transaction that reserved this may log so many bytes of so many pages.
     pub(super) fn bears(self, logged_bytes: u64, pages: usize) -> bool {
-        self.log_bytes == Reservation::NONE.log_bytes
+        self.log_bytes == LogCredits::NONE.log_bytes
             || (logged_bytes <= self.log_bytes && pages <= self.pages)
     }
 }
 
-/// Why a transaction is not begun.
-enum NotYet {
-    /// The log or the set of dirty pages has no room for it.
+enum BeginRefusal {
     NoRoom,
-    /// Whoever keeps the gate of its fileset said no.
     NotLetIn,
 }
 
 impl Journal {
-    /// Starts a transaction: waits until the log and the set of dirty pages have room for its
-    /// worst case. Called with no lock held (T2).
+    /// Starts a transaction. Waits until the log and the set of dirty pages have room for its worst
+    /// case. Called with no lock held (T2).
     ///
     /// # Errors
     ///
     /// [`FsError::ReadOnly`](crate::error::FsError::ReadOnly) if the journal has failed, or fails
-    /// while this waits.
-    pub(crate) fn begin(&self, reservation: Reservation) -> FsResult<Tx> {
+    /// during the wait.
+    pub(crate) fn begin(&self, reservation: LogCredits) -> FsResult<Tx> {
         loop {
             if let Some(tx) = self.begin_if(reservation, &mut || true)? {
                 return Ok(tx);
@@ -92,12 +83,11 @@ impl Journal {
         }
     }
 
-    /// As [`Journal::begin`], if `enter` says so: it is called once there is room, before the
-    /// transaction gets its epoch, under the manager's lock. `None`: it said no, and nothing is
-    /// reserved.
+    /// [`Journal::begin`] with a condition: calls `enter` once there is room, under the manager's
+    /// lock. `None` if `enter` returns false.
     pub(crate) fn begin_if(
         &self,
-        reservation: Reservation,
+        reservation: LogCredits,
         enter: &mut dyn FnMut() -> bool,
     ) -> FsResult<Option<Tx>> {
         {
@@ -105,8 +95,8 @@ impl Journal {
             if state.waiting == 0 {
                 match self.begin_now(&mut state, reservation, enter)? {
                     Ok(tx) => return Ok(Some(tx)),
-                    Err(NotYet::NotLetIn) => return Ok(None),
-                    Err(NotYet::NoRoom) => {}
+                    Err(BeginRefusal::NotLetIn) => return Ok(None),
+                    Err(BeginRefusal::NoRoom) => {}
                 }
             }
             state.waiting += 1;
@@ -116,35 +106,34 @@ impl Journal {
         begun
     }
 
-    /// Starts a transaction if there is room for it.
     fn begin_now(
         &self,
-        state: &mut State,
-        reservation: Reservation,
+        state: &mut JournalState,
+        reservation: LogCredits,
         enter: &mut dyn FnMut() -> bool,
-    ) -> FsResult<Result<Tx, NotYet>> {
+    ) -> FsResult<Result<Tx, BeginRefusal>> {
         self.check_alive()?;
         if state.next_epoch > EPOCH_MAX - recovery::EPOCH_JUMP {
             self.fail_of(
                 &DefectCode::JR007.found("the pool's epochs are used up: copy it to a new pool"),
             );
-            return self.check_alive().map(|()| Err(NotYet::NoRoom));
+            return self.check_alive().map(|()| Err(BeginRefusal::NoRoom));
         }
         if !self.has_room(state, reservation) {
-            return Ok(Err(NotYet::NoRoom));
+            return Ok(Err(BeginRefusal::NoRoom));
         }
         if !enter() {
-            return Ok(Err(NotYet::NotLetIn));
+            return Ok(Err(BeginRefusal::NotLetIn));
         }
         state.reserve(reservation);
         Ok(Ok(state.new_tx(reservation)))
     }
 
-    /// Makes room and starts a transaction, one caller after the other: whoever comes later waits
-    /// behind them, or a large reservation might wait for ever while small ones go on.
+    /// Waits for room. Callers take turns, or small reservations could overtake a large one for
+    /// ever.
     fn begin_in_turn(
         &self,
-        reservation: Reservation,
+        reservation: LogCredits,
         enter: &mut dyn FnMut() -> bool,
     ) -> FsResult<Option<Tx>> {
         let _turn = self.turn.lock();
@@ -152,12 +141,12 @@ impl Journal {
         loop {
             match self.begin_now(&mut state, reservation, enter)? {
                 Ok(tx) => return Ok(Some(tx)),
-                Err(NotYet::NotLetIn) => return Ok(None),
-                Err(NotYet::NoRoom) => {}
+                Err(BeginRefusal::NotLetIn) => return Ok(None),
+                Err(BeginRefusal::NoRoom) => {}
             }
             if state.reserved_bytes > 0 && self.would_have_room(&state, reservation) {
-                // Others hold the room: each gives it back at its end, which a device can delay
-                // until its deadline.
+                // Running transactions return the room; a slow device delays that until its
+                // deadline.
                 self.space.wait(&mut state);
             } else {
                 drop(state);
@@ -167,14 +156,14 @@ impl Journal {
         }
     }
 
-    /// Starts a small transaction of the system's own that must not wait, because its caller holds
-    /// locks: it lives on the half of the ring that T4 leaves.
+    /// Starts a small transaction that must not wait. It uses the half of the ring that T4 leaves
+    /// free.
     pub(crate) fn begin_unreserved(&self) -> Tx {
-        self.state.lock().new_tx(Reservation::NONE)
+        self.state.lock().new_tx(LogCredits::NONE)
     }
 
-    fn has_room(&self, state: &State, reservation: Reservation) -> bool {
-        let both = Reservation {
+    fn has_room(&self, state: &JournalState, reservation: LogCredits) -> bool {
+        let both = LogCredits {
             log_bytes: state.reserved_bytes + reservation.log_bytes,
             pages: state.reserved_pages + reservation.pages,
             moves: state.reserved_moves + reservation.moves,
@@ -182,49 +171,46 @@ impl Journal {
         self.would_have_room(state, both)
     }
 
-    /// Returns whether there were room if nobody had reserved any.
-    fn would_have_room(&self, state: &State, reservation: Reservation) -> bool {
+    fn would_have_room(&self, state: &JournalState, reservation: LogCredits) -> bool {
         let active = state.log.position().0 - state.tail.0 + state.log.pending_bytes();
         active + reservation.log_bytes <= self.options.active_bytes_max
             && state.dirty.len() + reservation.pages <= self.options.dirty_pages_max
             && state.moved.len() + reservation.moves <= self.double_write_pages()
     }
 
-    /// K2: as many pages can go home together.
+    /// Returns the most pages that can be written back as one group (K4).
     pub(super) fn double_write_pages(&self) -> usize {
         index_wide(self.volume.geometry().double_write_pages)
     }
 
-    /// Returns how many transactions that may need `reservation` can be given room at once, without
-    /// taking more than a quarter of what there is from others; at least one.
-    pub(crate) fn at_once(&self, reservation: Reservation) -> usize {
+    /// Returns how many transactions have room at once in a quarter of the bounds; at least one.
+    pub(crate) fn at_once(&self, reservation: LogCredits) -> usize {
         let bytes = index_wide(self.options.active_bytes_max / 4 / reservation.log_bytes.max(1));
         let pages = self.options.dirty_pages_max / 4 / reservation.pages.max(1);
         bytes.min(pages).max(1)
     }
 
-    /// Returns how many clones and filesets may hold one block, so that a transaction can move it:
-    /// it changes a page of each, and two such have room at once.
+    /// Returns how many snapshots and filesets may hold a block that is moved: two such
+    /// transactions have room at once.
     pub(crate) fn moved_members_max(&self) -> usize {
         let for_one = self.options.dirty_pages_max / 2;
-        for_one.saturating_sub(Reservation::for_move(0).pages).min(MOVED_MEMBERS_MAX)
+        for_one.saturating_sub(LogCredits::for_move(0).pages).min(MOVED_MEMBERS_MAX)
     }
 
-    /// Starts a transaction with a part of what `pot` has reserved and not used; it gets its epoch
-    /// now. Waits for nobody. `None`: not so much is left.
-    pub(crate) fn begin_from(&self, pot: &mut Tx, reservation: Reservation) -> Option<Tx> {
+    /// Starts a transaction on unused credits of `pot`, without a wait. `None` if `pot` has too
+    /// few.
+    pub(crate) fn begin_from(&self, pot: &mut Tx, reservation: LogCredits) -> Option<Tx> {
         pot.reservation = pot.reservation.without(reservation)?;
         Some(self.state.lock().new_tx(reservation))
     }
 
-    /// Gives a transaction up: nothing of it was ever seen.
     pub(crate) fn abandon(&self, tx: Tx) {
         let mut state = self.state.lock();
         self.give_back(&mut state, tx.reservation);
         state.keep(tx.memory);
     }
 
-    pub(super) fn give_back(&self, state: &mut State, reservation: Reservation) {
+    pub(super) fn give_back(&self, state: &mut JournalState, reservation: LogCredits) {
         state.reserved_bytes -= reservation.log_bytes;
         state.reserved_pages -= reservation.pages;
         state.reserved_moves -= reservation.moves;
@@ -232,15 +218,14 @@ impl Journal {
     }
 }
 
-impl State {
-    fn reserve(&mut self, reservation: Reservation) {
+impl JournalState {
+    fn reserve(&mut self, reservation: LogCredits) {
         self.reserved_bytes += reservation.log_bytes;
         self.reserved_pages += reservation.pages;
         self.reserved_moves += reservation.moves;
     }
 
-    /// Gives out the next epoch, to a transaction that has reserved what it may need.
-    fn new_tx(&mut self, reservation: Reservation) -> Tx {
+    fn new_tx(&mut self, reservation: LogCredits) -> Tx {
         let epoch = Epoch(self.next_epoch);
         self.next_epoch += 1;
         Tx::new(epoch, reservation, self.spare.pop().unwrap_or_default())

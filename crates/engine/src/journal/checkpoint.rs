@@ -1,23 +1,25 @@
-//! Checkpoint: taking pages home so that the log's tail can move.
+//! Checkpoint: writes dirty pages back to their home locations, so that the log's tail can move.
 //!
-//! The only writer of pages. It closes every class and takes the dirty pages as they are at that
-//! moment, so what goes home is always a committed state; changes that follow do not disturb it,
-//! nor it them: it holds neither the manager nor the device for long.
+//! The only writer of pages. It closes every class and takes the dirty pages of that moment, so it
+//! always writes a committed state. Later changes go into frozen copies or the next set, so the
+//! manager's lock and the devices are never occupied for long.
 //!
 //! # Invariants
 //!
-//! - K1 (write-ahead): the log is durable up to the last record of every page that goes home.
-//! - K2 (home order): pages that nothing at home points to yet go home and are flushed before the
-//!   pages that point to them or that gave them content; pages between which content moved go home
-//!   together, through the double-write area. So the home state alone never loses a name.
-//! - K3 (reuse): what was freed is given to the allocator only when the pages that freed it are
-//!   home and flushed and the head that moves the tail past them is durable.
-//! - K4: The pages that go home together fit into the double-write area: `begin` reserves it.
+//! - K1 (write-ahead): the log is durable up to the last record of every page that is written back.
+//! - K2 (home order): a page that no page on disk points to yet is written back and flushed before
+//!   the pages that point to it or gave it content. Pages between which content moved are written
+//!   back together, through the double-write area. So the pages on disk never lose a name, even
+//!   without the log.
+//! - K3 (reuse): deferred frees reach the allocator only when the freeing pages are written back
+//!   and flushed, and the head that moves the tail past them is durable.
+//! - K4: A group of pages fits into the double-write area: `begin` reserves it.
 //!
 //! # Crashes
 //!
-//! Before the head is durable, recovery replays from the old tail and heals torn home writes. A
-//! whole group in the double-write area that the head does not yet call home is copied home first.
+//! Before the head is durable, recovery replays from the old tail and heals torn pages. First it
+//! copies home a whole group in the double-write area that the head does not record as written
+//! back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,73 +29,63 @@ use format::geometry::{Geometry, JOURNAL_HEAD_COPIES};
 use format::ids::{Epoch, Lsn, Place, PoolId};
 use format::journal::JournalHead;
 use format::page::PAGE_BYTES;
-use runtime::planted::{self, Planted};
-use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes, Ticket};
+use runtime::{if_planted, planted, unless_planted};
+use storage::device::{AlignedBuffer, DeviceError, IoPurpose, SharedBytes, Ticket};
 use storage::volume::Volume;
 
-use super::{Journal, State, double_write, ring_bytes};
-use crate::buffer::{Buffer, PageRef};
+use super::{Journal, JournalState, double_write, ring_bytes};
+use crate::buffer::{PageBuffer, PageRef};
 use crate::convert::wide;
 use crate::error::FsResult;
 
-/// Pages that lie side by side are written together, at most so many.
 const PAGES_PER_WRITE: usize = 64;
-/// Pages that are written between two flushes: a device that is told to flush answers nobody until
-/// all that it holds is written, so it is never given much.
+/// Pages written between flushes: few, since a device may delay all requests until a flush has
+/// emptied its cache.
 const PAGES_PER_FLUSH: usize = 64;
 
-/// What the next checkpoint goes on from.
 #[derive(Debug)]
 pub(super) struct Checkpointer {
     pub(super) head_sequence: u64,
     pub(super) double_write_sequence: u64,
-    /// Pages of a checkpoint that failed: memory alone has them, so they stay there.
-    pub(super) never_home: Vec<Arc<Buffer>>,
+    /// Buffers of a failed checkpoint, pinned: their content is only in memory.
+    pub(super) never_home: Vec<Arc<PageBuffer>>,
 }
 
-/// Pages by rising place.
-type Pages = Vec<(Place, PageRef)>;
+/// Sorted by place.
+type WriteBackPages = Vec<(Place, PageRef)>;
 
-/// The dirty pages at the moment when all classes were closed, which nobody has looked at yet.
-struct TakenSet {
-    dirty: BTreeMap<Place, Arc<Buffer>>,
+/// The dirty pages at the moment when all classes were closed, not yet copied.
+struct DirtySet {
+    dirty: BTreeMap<Place, Arc<PageBuffer>>,
     newborn: BTreeSet<Place>,
     moved: BTreeSet<Place>,
-    /// The log must be durable up to here before they go home.
     end: Lsn,
-    /// The set that changes go into from then on.
     round: u64,
 }
 
-/// The dirty pages of one checkpoint, as they were when the classes closed.
-struct Batch {
-    /// Pages that nothing at home points to yet.
-    newborn: Pages,
-    /// Pages that go home together.
-    moved: Pages,
-    /// All others.
-    others: Pages,
-    /// Buffers stay in the cache until their pages are home.
-    held: Vec<Arc<Buffer>>,
-    /// The log must be durable up to here first.
+struct WriteBackBatch {
+    newborn: WriteBackPages,
+    moved: WriteBackPages,
+    others: WriteBackPages,
+    /// Pins the buffers until their pages are written back.
+    held: Vec<Arc<PageBuffer>>,
     end: Lsn,
 }
 
 impl Journal {
-    /// Takes every dirty page home and moves the tail.
+    /// Writes back every dirty page and moves the tail.
     ///
     /// # Errors
     ///
-    /// What the device said; the journal has failed then.
+    /// The device's error. The journal has failed then.
     pub(crate) fn checkpoint(&self) -> FsResult<()> {
         let mut checkpointer = self.checkpointer.lock();
         self.check_alive()?;
         let mut batch = self.take_pages(self.take_set());
-        let logged =
-            if planted::is(Planted::HomeBeforeLog) { Ok(()) } else { self.force(batch.end) };
+        let logged = if planted!(HomeBeforeLog) { Ok(()) } else { self.force(batch.end) };
         if let Some(hooks) = self.hooks() {
-            // Behind the log, for which others wait: a device that makes it durable may write out
-            // all that it holds.
+            // After forcing the log, for which commits wait: a flush of the log may write out the
+            // device's whole cache, these data included.
             hooks.submit_log_data();
         }
         let home = logged.and_then(|()| self.take_home(&mut checkpointer, &batch));
@@ -116,9 +108,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Takes the set of dirty pages, as they are when all classes are closed. Only for that moment
-    /// is the manager held up.
-    fn take_set(&self) -> TakenSet {
+    /// Closes all classes and takes the set of dirty pages, under one hold of the manager's lock.
+    fn take_set(&self) -> DirtySet {
         self.close_opened_before(u64::MAX);
         let mut state = self.close_and_list();
         state.round += 1;
@@ -126,7 +117,7 @@ impl Journal {
         state.is_set_being_taken = true;
         let end = state.log.cut();
         self.cache.log_ends_at(end);
-        TakenSet {
+        DirtySet {
             dirty: std::mem::take(&mut state.dirty),
             newborn: std::mem::take(&mut state.newborn),
             moved: std::mem::take(&mut state.moved),
@@ -135,11 +126,11 @@ impl Journal {
         }
     }
 
-    /// Takes the pages of a set as they were when it was taken; what changes before its page is
-    /// come to, the manager keeps as it was.
-    fn take_pages(&self, set: TakenSet) -> Batch {
-        let TakenSet { dirty, newborn, moved, end, round } = set;
-        let held: Vec<Arc<Buffer>> = dirty.into_values().collect();
+    /// Copies the pages of `set` as of the moment it was taken; those changed since are in
+    /// `overtaken`.
+    fn take_pages(&self, set: DirtySet) -> WriteBackBatch {
+        let DirtySet { dirty, newborn, moved, end, round } = set;
+        let held: Vec<Arc<PageBuffer>> = dirty.into_values().collect();
         let taken: Vec<Option<PageRef>> = held.iter().map(|buffer| take(buffer, round)).collect();
         let mut overtaken = {
             let mut state = self.state.lock();
@@ -161,28 +152,27 @@ impl Journal {
             };
             pages.push((place, bytes));
         }
-        Batch { newborn: of_newborn, moved: of_moved, others, held, end }
+        WriteBackBatch { newborn: of_newborn, moved: of_moved, others, held, end }
     }
 
-    fn take_home(&self, checkpointer: &mut Checkpointer, batch: &Batch) -> FsResult<Lsn> {
+    fn take_home(&self, checkpointer: &mut Checkpointer, batch: &WriteBackBatch) -> FsResult<Lsn> {
         let failed = |error: DeviceError| self.fail(&error);
-        // CRASH: K2, newborn pages first.
+        // CRASH: pages that nothing on disk points to go first (K2).
         self.write_pages(&batch.newborn)?;
-        if !batch.newborn.is_empty() && !planted::is(Planted::NewbornPagesLast) {
-            self.flush_with_log(Purpose::Home)?;
+        if !batch.newborn.is_empty() && !planted!(NewbornPagesLast) {
+            self.flush_with_log(IoPurpose::Home)?;
         }
-        if !batch.moved.is_empty() && !planted::is(Planted::DoubleWriteSkipped) {
+        if !batch.moved.is_empty() && !planted!(DoubleWriteSkipped) {
             checkpointer.double_write_sequence += 1;
             self.write_group(checkpointer.double_write_sequence, batch.end, &batch.moved)?;
         }
         let drained = self.data.drain().map_err(failed)?;
         self.write_pages(&batch.moved)?;
         self.write_pages(&batch.others)?;
-        if !planted::is(Planted::HeadBeforeHome) {
-            self.flush_with_log(Purpose::Home)?;
-        }
+        unless_planted!(HeadBeforeHome, self.flush_with_log(IoPurpose::Home)?);
         self.data.flushed(drained);
-        // CRASH: the head only after that flush; freed space only after the head's (K3).
+        // CRASH: the head only after the flush of the pages; freed space only after the head's
+        // flush (K3).
         let (tail, previous_crc, epoch) = self.new_tail();
         checkpointer.head_sequence += 1;
         let head = JournalHead {
@@ -201,7 +191,6 @@ impl Journal {
         Ok(tail)
     }
 
-    /// Returns the first position that a recovery would need now.
     fn new_tail(&self) -> (Lsn, u32, Epoch) {
         let durable = self.data.durable();
         let mut state = self.state.lock();
@@ -214,19 +203,17 @@ impl Journal {
         write_head(&self.volume, self.cache.pool_id(), head)
     }
 
-    /// Writes pages home, a few at a time: the last of them are not flushed.
-    fn write_pages(&self, pages: &Pages) -> FsResult<()> {
+    fn write_pages(&self, pages: &WriteBackPages) -> FsResult<()> {
         let mut portions = pages.chunks(PAGES_PER_FLUSH).peekable();
         while let Some(portion) = portions.next() {
             self.write_portion(portion).map_err(|error| self.fail(&error))?;
             if portions.peek().is_some() {
-                self.flush_with_log(Purpose::Home)?;
+                self.flush_with_log(IoPurpose::Home)?;
             }
         }
         Ok(())
     }
 
-    /// Writes pages home, those that lie side by side together.
     fn write_portion(&self, pages: &[(Place, PageRef)]) -> Result<(), DeviceError> {
         let geometry = self.volume.geometry();
         let mut tickets = Vec::new();
@@ -251,19 +238,17 @@ impl Journal {
     }
 
     fn submit_run(&self, (place, pieces): (Place, Vec<SharedBytes>)) -> Ticket {
-        self.volume.submit_write(Purpose::Home, place, pieces)
+        self.volume.submit_write(IoPurpose::Home, place, pieces)
     }
 
-    /// Writes pages to the double-write area and flushes: from then on they reach home together.
-    fn write_group(&self, sequence: u64, lsn: Lsn, pages: &Pages) -> FsResult<()> {
+    fn write_group(&self, sequence: u64, lsn: Lsn, pages: &WriteBackPages) -> FsResult<()> {
         double_write::write_group(&self.volume, self.cache.pool_id(), (sequence, lsn), pages)
             .map_err(|error| self.fail(&error))?;
-        self.flush_with_log(Purpose::DoubleWrite)
+        self.flush_with_log(IoPurpose::DoubleWrite)
     }
 }
 
-/// Takes a page as it is, unless it is in a later set than the one before `round` already.
-fn take(buffer: &Buffer, round: u64) -> Option<PageRef> {
+fn take(buffer: &PageBuffer, round: u64) -> Option<PageRef> {
     let mut page = buffer.state.lock();
     if page.round == round {
         return None;
@@ -272,27 +257,24 @@ fn take(buffer: &Buffer, round: u64) -> Option<PageRef> {
     Some(PageRef::clone(&page.bytes))
 }
 
-fn oldest_needed(state: &State) -> Lsn {
-    if planted::is(Planted::TailPastDirtyPages) {
-        return state.log.position();
-    }
+fn oldest_needed(state: &JournalState) -> Lsn {
+    if_planted!(TailPastDirtyPages, return state.log.position());
     let open = state.classes.values().map(|class| class.first_lsn).min();
     let waiting = state.log_data.keys().next().map(|id| id.lsn);
-    let waiting = waiting.filter(|_| !planted::is(Planted::TailPastLogData));
+    let waiting = waiting.filter(|_| !planted!(TailPastLogData));
     [state.dirty_from, open, waiting].into_iter().flatten().min().unwrap_or(state.log.position())
 }
 
-/// Writes the copies of a head where their turn is.
+/// Writes both copies of a head to its slots.
 pub(super) fn write_head(
     volume: &Volume,
     pool_id: PoolId,
     head: &JournalHead,
 ) -> Result<(), DeviceError> {
     let (offset, copies) = copies_of(volume.geometry(), pool_id, head);
-    volume.write_fixed(Purpose::Journal, offset, copies)
+    volume.write_fixed(IoPurpose::Journal, offset, copies)
 }
 
-/// Returns the copies of a head, and where their turn is.
 pub(super) fn copies_of(
     geometry: &Geometry,
     pool_id: PoolId,
@@ -305,7 +287,6 @@ pub(super) fn copies_of(
     (geometry.journal_offset + first * 4096, AlignedBuffer::copy_of(&copies))
 }
 
-/// Makes the first head of a new journal.
 pub(crate) fn first_head(geometry: &Geometry) -> JournalHead {
     JournalHead {
         sequence: 1,
@@ -316,7 +297,7 @@ pub(crate) fn first_head(geometry: &Geometry) -> JournalHead {
     }
 }
 
-/// Writes both heads of a new journal, not yet durable.
+/// Writes both heads of a new journal. Does not flush.
 pub(crate) fn write_first_heads(volume: &Volume, pool_id: PoolId) -> Result<(), DeviceError> {
     let head = first_head(volume.geometry());
     for sequence in [head.sequence - 1, head.sequence] {
@@ -332,16 +313,16 @@ mod tests {
     use format::journal::LogDataOwner;
 
     use super::*;
-    use crate::journal::Reservation;
+    use crate::api::{Caller, FileKind, FileSystem, NewInode};
+    use crate::journal::LogCredits;
     use crate::journal::testing::new_pool;
-    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
 
-    fn bytes_of(buffers: impl Iterator<Item = Arc<Buffer>>) -> BTreeMap<Place, Vec<u8>> {
+    fn bytes_of(buffers: impl Iterator<Item = Arc<PageBuffer>>) -> BTreeMap<Place, Vec<u8>> {
         buffers.map(|buffer| (buffer.place, buffer.bytes().to_vec())).collect()
     }
 
-    /// Goal: a checkpoint takes home no change that came after its set was taken, of whatever sort
-    /// of page (K1). Method: names, data and pages of counts change between the two.
+    /// Goal: a checkpoint writes back no change made after its set was taken, for any sort of page
+    /// (K1). Method: names, data and count pages change between taking the set and copying it.
     #[test]
     fn what_changes_after_the_set_was_taken_is_not_in_its_pages() {
         let pool = new_pool();
@@ -364,7 +345,7 @@ mod tests {
             before.keys().copied().filter(|place| before[place] != after[place]).collect();
         assert!(changed.len() > 4, "{} pages changed", changed.len());
 
-        let Batch { newborn, moved, others, .. } = journal.take_pages(set);
+        let WriteBackBatch { newborn, moved, others, .. } = journal.take_pages(set);
         let taken: BTreeMap<Place, Vec<u8>> = [newborn, moved, others]
             .into_iter()
             .flatten()
@@ -373,14 +354,14 @@ mod tests {
         assert!(taken == before, "pages went home with what came later");
     }
 
-    /// Goal: the tail stays before inline log data until it is known to be home. Method: between
-    /// the end of a transaction and the moment when its segments hear of it there are two
-    /// checkpoints, which so send nothing of them home.
+    /// Goal: the tail stays before inline log data until the data is known to be home. Method: two
+    /// checkpoints run between the end of a transaction and the registration of its partial
+    /// segments.
     #[test]
     fn the_tail_waits_for_log_data_that_no_segment_knows_of() {
         let pool = new_pool();
         let journal = &pool.core().store.journal;
-        let mut tx = journal.begin(Reservation::LARGE).expect("there is room");
+        let mut tx = journal.begin(LogCredits::LARGE).expect("there is room");
         let owner = LogDataOwner {
             fileset: FilesetId(1),
             anode: AnodeNo(1),

@@ -1,31 +1,31 @@
-//! Commit: closing classes and making the log durable, many callers with one durable write.
+//! Commit: closes classes and makes the log durable, with one durable write for many callers.
 //!
 //! # Crashes
 //!
 //! The commit of a class is in the log only after every data write that the class points to is
-//! durable, and it is acknowledged only after the flush behind it (J1). A chunk that is torn, or
-//! lies behind a torn one, never counts: recovery stops there.
+//! durable, and it is acknowledged only after the flush behind it (J1). Recovery stops at a torn
+//! chunk, so neither that chunk nor a later one counts.
 //!
 //! # Commit waiters
 //!
 //! A caller that wants a class durable is a *commit waiter*. It blocks ([`Journal::commit`]), or it
 //! leaves a completion callback and goes on ([`Journal::commit_then`]). The first caller that
-//! leaves a callback becomes the *leader*: it writes the log, or waits for another that does, runs
-//! the callbacks of all waiters that are served, and stays until no callback is left.
+//! leaves a callback becomes the *leader*: it writes the log, or waits for another writer, runs the
+//! callbacks of all served waiters, and stays until no callback is left.
 //!
-//! On a slow device the leader keeps a *commit delay* before it writes: until as many waiters have
-//! come as the last write served and as had come by its end (decision 0039). Clients that were just
-//! completed come back soon, and would else find a write under way that serves the few that came
-//! during the last one. The delay is at most a quarter of the time of that write, and at most
+//! On a slow device the leader waits before it writes (*commit delay*), until there are as many
+//! waiters as the last write served plus those that arrived during that write (decision 0039).
+//! Clients just completed come back soon; without the delay they would find a write in progress for
+//! the few others. The delay is at most a quarter of the time of the last write, and at most
 //! [`DELAY_NS_MAX`].
 //!
-//! - W1: While a callback is left, there is a leader. Both change under the manager's lock.
-//! - W2: Each callback runs once: with `Ok` only when the log is durable up to the end of its
-//!   waiter, else with the error of the journal that failed. It stays on the list until then, so
-//!   that a bug in one callback costs the others an error at most.
+//! - W1: While a callback is listed, there is a leader. Both change under the manager's lock.
+//! - W2: Each callback runs once: with `Ok` only when the log is durable up to its waiter's `end`,
+//!   else with the error of the failed journal. It is listed until then, so a panic in one callback
+//!   costs the others an error at most.
 //! - W3: At most [`CALLBACKS_MAX`] are kept; the next caller blocks.
-//! - W4: A journal of which a writer panicked has failed: chunks may be neither in the log nor on
-//!   the list any more.
+//! - W4: A journal whose writer panicked has failed: chunks may be neither in the log nor on the
+//!   list.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,38 +34,36 @@ use format::defect::DefectCode;
 use format::ids::Lsn;
 use format::journal::{JournalHead, put_commit};
 use format::page::stamp;
-use runtime::planted::{self, Planted};
-use storage::device::{DeviceError, Operation, Purpose};
-use storage::volume::Active;
+use runtime::{if_planted, planted};
+use storage::device::{DeviceError, DeviceOperation, IoPurpose};
+use storage::volume::ActiveJournalRanges;
 
 use super::copies::active_pieces;
 use super::log::SealedChunk;
 use super::waiters::{CALLBACKS_MAX, CommitDelay, CommitWaiters};
-use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
+use super::{EquivalenceClass, Journal, JournalState, commit_record_bytes, ring_bytes};
 use crate::buffer::page_of_mut;
 use crate::convert::index_wide;
 use crate::error::{Completion, FsError, FsResult};
 use crate::sync::MutexGuard;
 
-/// Pages of the classes that are closed in one step: it holds the manager up for a tenth of a
-/// millisecond.
+/// Bounds each hold of the manager's lock to a tenth of a millisecond.
 const PAGES_PER_CLOSING: usize = 128;
 
-/// A write of the log that takes so long is worth a delay before the next one.
+/// A log write that takes this long is worth a delay before the next one.
 const SLOW_WRITE_NS: u64 = 1_000_000;
-/// Of the time of a write, the part that the delay takes at most.
+/// The delay is at most this fraction of the last write's time.
 const DELAY_SHARE: u64 = 4;
-/// Longest delay: on a disk that takes longer, waiters that come later do not lose much.
+/// Longest delay: on a slower disk a longer one would not pay.
 const DELAY_NS_MAX: u64 = 4_000_000;
 
-/// Who writes the log for the waiters and runs their callbacks, until it leaves.
-struct Leader<'a> {
+/// The thread that writes the log for waiters with callbacks, and runs the callbacks.
+struct CommitLeader<'a> {
     journal: &'a Journal,
     has_left: bool,
 }
 
-impl Leader<'_> {
-    /// Leaves if no callback is left (W1); returns whether it did.
+impl CommitLeader<'_> {
     fn leaves(&mut self) -> bool {
         let waiters = &mut self.journal.state.lock().waiters;
         self.has_left = waiters.callbacks() == 0;
@@ -73,7 +71,6 @@ impl Leader<'_> {
         self.has_left
     }
 
-    /// Takes out a callback; leaves if there is none.
     fn next_left(&self) -> Option<Completion> {
         let waiters = &mut self.journal.state.lock().waiters;
         let callback = waiters.take_any();
@@ -82,12 +79,12 @@ impl Leader<'_> {
     }
 }
 
-impl Drop for Leader<'_> {
+impl Drop for CommitLeader<'_> {
     fn drop(&mut self) {
         if self.has_left {
             return;
         }
-        // W2: a bug ended it, and nobody else would run them.
+        // A panic ended the leader: no other thread would run the remaining callbacks (W2).
         while let Some(callback) = self.next_left() {
             let error = self.journal.check_alive().err();
             callback(Err(error.unwrap_or_else(|| FsError::io(self.journal.bug()))));
@@ -95,13 +92,13 @@ impl Drop for Leader<'_> {
     }
 }
 
-/// Whoever writes the log, until it is dropped.
-pub(super) struct Writer<'a>(&'a Journal);
+/// The right to write the log, one thread at a time. Released by the drop.
+pub(super) struct LogWriteGuard<'a>(&'a Journal);
 
-impl Drop for Writer<'_> {
+impl Drop for LogWriteGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // W4.
+            // A panic of the writer fails the journal (W4).
             self.0.fail_with(&self.0.bug());
         }
         self.0.state.lock().is_log_written = false;
@@ -111,27 +108,25 @@ impl Drop for Writer<'_> {
 }
 
 impl Journal {
-    /// Makes the class that `class` is part of now durable.
+    /// Makes a class durable, or the class that it was merged into.
     ///
-    /// It is closed by whoever writes the log next, with those of all who wait by then: so many
-    /// callers take one closing, one chunk and one durable write.
+    /// The next log writer closes it, with the classes of all other waiters: many callers share one
+    /// closing, one chunk and one durable write.
     ///
     /// # Errors
     ///
-    /// What the device said; the journal has failed then.
+    /// The device's error. The journal has failed then.
     pub(crate) fn commit(&self, class: u64) -> FsResult<()> {
         self.wait_for(self.state.lock(), class, None)
     }
 
-    /// Makes the class durable as [`Journal::commit`] does, and calls `done` with how that ended:
-    /// now, or from another thread after this has returned. The caller may be kept as long as
-    /// others call this. The callback must not wait for the caller.
+    /// Asynchronous [`Journal::commit`]. The caller may become the leader as long as other
+    /// callbacks arrive, so `done` must not wait for the caller.
     pub(crate) fn commit_then(&self, class: u64, done: Completion) {
         self.add_callbacks(self.state.lock(), [(class, None, done)]);
     }
 
-    /// Makes everything applied so far durable as [`Journal::commit_all`] does, and calls `done`
-    /// as [`Journal::commit_then`] does.
+    /// [`Journal::commit_all`] with a callback, as in [`Journal::commit_then`].
     pub(crate) fn commit_all_then(&self, done: Completion) {
         self.close_open();
         let mut state = self.state.lock();
@@ -139,9 +134,8 @@ impl Journal {
         self.add_callbacks(state, [(0, Some(end), done)]);
     }
 
-    /// Makes each of `classes` durable, and where there is none everything applied so far, as
-    /// [`Journal::commit_then`] does: with one write for all that can share it, because all wait
-    /// before this thread becomes the leader.
+    /// [`Journal::commit_then`] for each class; `None` stands for everything applied so far. One
+    /// write can serve all.
     pub(crate) fn commit_each_then(&self, classes: Vec<(Option<u64>, Completion)>) {
         let is_any_unknown = classes.iter().any(|(class, _)| class.is_none());
         if is_any_unknown {
@@ -156,10 +150,9 @@ impl Journal {
         self.add_callbacks(state, waiters);
     }
 
-    /// Adds a waiter and blocks until it is served.
     fn wait_for(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, JournalState>,
         class: u64,
         end: Option<Lsn>,
     ) -> FsResult<()> {
@@ -170,11 +163,10 @@ impl Journal {
         done
     }
 
-    /// Adds waiters with callbacks, and then becomes the leader if there is none (W1); blocks for
-    /// those for which there are too many callbacks (W3).
+    /// Becomes the leader if there is none (W1). Blocks for waiters beyond the bound (W3).
     fn add_callbacks(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, JournalState>,
         waiters: impl IntoIterator<Item = (u64, Option<Lsn>, Completion)>,
     ) {
         let mut crowded = Vec::new();
@@ -192,7 +184,6 @@ impl Journal {
         }
         let leads = is_any_added && !std::mem::replace(&mut state.waiters.has_leader, true);
         drop(state);
-        // What waits here is written by this thread, if nobody else does.
         for (class, end, callback) in crowded {
             callback(self.wait_for(self.state.lock(), class, end));
         }
@@ -201,9 +192,8 @@ impl Journal {
         }
     }
 
-    /// Serves waiters until no callback is left.
     fn lead(&self) {
-        let mut leader = Leader { journal: self, has_left: false };
+        let mut leader = CommitLeader { journal: self, has_left: false };
         while !leader.leaves() {
             self.delay();
             let done = self.force_when(|state| state.waiters.first_end());
@@ -218,18 +208,16 @@ impl Journal {
         }
     }
 
-    /// Says for how many waiters, and until when, the next write of the log is delayed, after one
-    /// that was begun at `begun_ns` has ended.
     fn plan_delay(&self, waiters: &mut CommitWaiters, begun_ns: u64) {
         let now_ns = self.clock.monotonic_ns();
         let took_ns = now_ns.saturating_sub(begun_ns);
-        // No callback has run yet: these are those that it served, and those that came meanwhile.
+        // Callbacks just served (they have not run yet), and those that arrived since.
         let expected = if took_ns >= SLOW_WRITE_NS { waiters.callbacks() } else { 0 };
         let wait_ns = (took_ns / DELAY_SHARE).min(DELAY_NS_MAX);
         waiters.delay = CommitDelay { expected, until_ns: now_ns.saturating_add(wait_ns) };
     }
 
-    /// The commit delay. It ends at once where a callback can run, or the journal has failed.
+    /// Waits for the commit delay. Ends early if a callback can run or the journal has failed.
     fn delay(&self) {
         let mut state = self.state.lock();
         while !state.waiters.is_delay_over()
@@ -253,7 +241,6 @@ impl Journal {
         self.state.lock().waiters.take_any()
     }
 
-    /// Returns what is said when a bug ended whoever wrote the log.
     fn bug(&self) -> String {
         let device = self.volume.name();
         format!("{device}: a bug ended whoever wrote the log: unmount, check, mount again")
@@ -270,8 +257,8 @@ impl Journal {
         self.force(end)
     }
 
-    /// Closes and makes durable the classes that were opened before `opened_before_ns`; those too
-    /// that were closed since, for they had become large, and that nobody has written.
+    /// Makes durable all classes opened before `opened_before_ns`, including those closed for their
+    /// size and not yet written.
     ///
     /// # Errors
     ///
@@ -284,25 +271,22 @@ impl Journal {
         self.force(end)
     }
 
-    /// Whether a class was closed that was opened before `opened_before_ns`, and is not durable.
     fn has_unwritten(&self, opened_before_ns: u64) -> bool {
         let state = self.state.lock();
         let (behind, since_ns) = state.committed;
         state.log.durable < behind && since_ns <= opened_before_ns
     }
 
-    /// Closes all classes that are open: what is applied from now on becomes durable after what was
-    /// applied so far, or with it.
+    /// Closes all classes: later transactions cannot become durable without them.
     pub(crate) fn close_open(&self) {
         self.close_opened_before(u64::MAX);
     }
 
-    /// Closes the classes that are open and were opened before `opened_before_ns`, a few at a time,
-    /// so that nobody waits long for the manager. Returns whether there was one.
+    /// Closes aged classes, a few per hold of the lock. Returns whether there was one.
     pub(super) fn close_opened_before(&self, opened_before_ns: u64) -> bool {
         let aged: Vec<u64> = {
             let state = self.state.lock();
-            let is_aged = |class: &Class| class.opened_ns <= opened_before_ns;
+            let is_aged = |class: &EquivalenceClass| class.opened_ns <= opened_before_ns;
             let aged = state.classes.iter().filter(|(_, class)| is_aged(class));
             aged.map(|(id, _)| *id).collect()
         };
@@ -311,8 +295,7 @@ impl Journal {
         is_any
     }
 
-    /// Closes what `classes` are part of now, a few at a time. One that is not open any more was
-    /// closed meanwhile, or before.
+    /// Closes the classes that `classes` were merged into, a few per hold of the lock.
     fn close_each(&self, mut classes: Vec<u64>) {
         while !classes.is_empty() {
             let mut state = self.state.lock();
@@ -329,25 +312,22 @@ impl Journal {
         }
     }
 
-    pub(super) fn close_all(&self, state: &mut State) {
+    pub(super) fn close_all(&self, state: &mut JournalState) {
         let open: Vec<u64> = state.classes.keys().copied().collect();
         for class in open {
             self.close(state, class);
         }
     }
 
-    /// Closes the classes of all commit waiters, and completes the chunk that is being filled.
     fn close_for_waiters(&self) {
         let (classes, last) = self.state.lock().waiters.classes();
         self.close_each(classes);
         let mut state = self.state.lock();
-        // The commits of all of them lie before it, whoever closed them.
         let end = state.log.cut();
         state.waiters.serve(last, end);
     }
 
-    /// Closes an open class: stamps its pages and logs its commit.
-    pub(super) fn close(&self, state: &mut State, id: u64) {
+    pub(super) fn close(&self, state: &mut JournalState, id: u64) {
         let class = state.classes.remove(&id).expect("the caller found it open");
         for absorbed in &class.absorbed {
             state.merged.remove(absorbed);
@@ -373,30 +353,31 @@ impl Journal {
         state.committed = (state.log.position(), since_ns);
     }
 
-    /// Makes the log durable up to `end`. One caller writes for all who wait.
+    /// Makes the log durable up to `end`. One caller writes for all waiters.
     ///
     /// # Errors
     ///
-    /// What the device said; the journal has failed then (T5).
+    /// The device's error. The journal has failed then (T5).
     pub(super) fn force(&self, end: Lsn) -> FsResult<()> {
         self.force_when(|_| Some(end))
     }
 
-    /// Makes the log durable up to what `end` tells, once it does: when somebody has begun to write
-    /// the log at the latest, for all who wait.
-    fn force_when(&self, end: impl Fn(&State) -> Option<Lsn>) -> FsResult<()> {
-        let is_done = |state: &State| end(state).is_some_and(|end| state.log.durable >= end);
+    /// [`Journal::force`] up to the position that `end` returns. `end` returns `None` until a log
+    /// writer has closed the waiter's class.
+    fn force_when(&self, end: impl Fn(&JournalState) -> Option<Lsn>) -> FsResult<()> {
+        let is_done = |state: &JournalState| end(state).is_some_and(|end| state.log.durable >= end);
         let Some(_writer) = self.writer_unless(is_done)? else { return Ok(()) };
         let begun_ns = self.clock.monotonic_ns();
         self.close_for_waiters();
-        let is_careless = planted::is(Planted::CommitWithoutFlush);
-        let may_go_through = self.volume.has_write_through() && !is_careless;
-        let written = self.write_or_make_anew(None, || {
+        let may_go_through = self.volume.has_write_through() && !planted!(CommitWithoutFlush);
+        let written = self.lost_log().write_or_rebuild(None, || {
             let Some((reached, is_durable)) = self.write_sealed(may_go_through)? else {
                 return Ok(None);
             };
-            if !is_durable && !is_careless {
-                self.volume.flush(Purpose::Journal).map_err(|error| self.not_written(&error))?;
+            if !is_durable && !planted!(CommitWithoutFlush) {
+                self.volume
+                    .flush(IoPurpose::Journal)
+                    .map_err(|error| self.lost_log().not_written(&error))?;
             }
             Ok(Some(reached))
         })?;
@@ -407,32 +388,31 @@ impl Journal {
         Ok(())
     }
 
-    /// Flushes what a checkpoint has written, and with it the chunks that others wait for: one
-    /// flush for both, so that neither waits for the other's.
+    /// Flushes a checkpoint's writes together with the complete chunks: one flush for both.
     ///
     /// # Errors
     ///
     /// As [`Journal::commit`].
-    pub(super) fn flush_with_log(&self, purpose: Purpose) -> FsResult<()> {
+    pub(super) fn flush_with_log(&self, purpose: IoPurpose) -> FsResult<()> {
         self.flush_with(purpose, None)
     }
 
-    /// Writes a head, and flushes it with the chunks that others wait for.
+    /// Writes a head, and flushes it together with the complete chunks.
     ///
     /// # Errors
     ///
     /// As [`Journal::commit`].
     pub(super) fn flush_head(&self, head: &JournalHead) -> FsResult<()> {
-        self.flush_with(Purpose::Journal, Some(head))
+        self.flush_with(IoPurpose::Journal, Some(head))
     }
 
-    fn flush_with(&self, purpose: Purpose, head: Option<&JournalHead>) -> FsResult<()> {
+    fn flush_with(&self, purpose: IoPurpose, head: Option<&JournalHead>) -> FsResult<()> {
         let Some(_writer) = self.writer_unless(|_| false)? else { return Ok(()) };
         if self.state.lock().waiters.are_open() {
             self.close_for_waiters();
         }
-        let written = self.write_or_make_anew(head, || {
-            let failed = |error: DeviceError| self.not_written(&error);
+        let written = self.lost_log().write_or_rebuild(head, || {
+            let failed = |error: DeviceError| self.lost_log().not_written(&error);
             head.map_or(Ok(()), |head| self.write_head(head)).map_err(failed)?;
             let written = self.write_sealed(false)?;
             self.volume.flush(purpose).map_err(failed)?;
@@ -444,16 +424,17 @@ impl Journal {
         Ok(())
     }
 
-    /// Calls `change` while nobody writes the log or its heads, with what a recovery would read
-    /// of it: so that the journal can lie elsewhere from then on. What waits
-    /// for a commit waits meanwhile.
+    /// Calls `change` with the byte ranges that a recovery would read, while no thread writes the
+    /// log or its heads, so that `change` can move the journal. Commits wait meanwhile.
     ///
     /// # Errors
     ///
-    /// [`crate::vnode::api::FsError::ReadOnly`]: the journal has failed, and `change` was not
-    /// called.
-    pub(crate) fn while_at_rest<T>(&self, change: impl FnOnce(&Active) -> T) -> FsResult<T> {
-        // LOCK: the checkpointer before the writer, as a checkpoint has them.
+    /// [`crate::api::FsError::ReadOnly`] if the journal has failed; `change` was not called.
+    pub(crate) fn while_at_rest<T>(
+        &self,
+        change: impl FnOnce(&ActiveJournalRanges) -> T,
+    ) -> FsResult<T> {
+        // LOCK: the checkpointer before the writer, in the order of a checkpoint.
         let _checkpointer = self.checkpointer.lock();
         let _writer = self.writer_unless(|_| false)?;
         let geometry = self.volume.geometry();
@@ -462,7 +443,7 @@ impl Journal {
             (state.tail, state.log.position())
         };
         let heads = geometry.journal_offset;
-        let mut active = Active::default();
+        let mut active = ActiveJournalRanges::default();
         active.read.push(heads..heads + format::geometry::JOURNAL_HEADS * 4096);
         let read_end = end.0.next_multiple_of(4096);
         for (at, bytes) in active_pieces(geometry, tail, end) {
@@ -474,12 +455,11 @@ impl Journal {
         Ok(change(&active))
     }
 
-    /// Waits until nobody writes the log and lets the caller do so; `None` if `is_done` says that
-    /// what the caller wants was done meanwhile.
+    /// Waits for the right to write the log; `None` once `is_done` returns true.
     pub(super) fn writer_unless(
         &self,
-        is_done: impl Fn(&State) -> bool,
-    ) -> FsResult<Option<Writer<'_>>> {
+        is_done: impl Fn(&JournalState) -> bool,
+    ) -> FsResult<Option<LogWriteGuard<'_>>> {
         let mut state = self.state.lock();
         loop {
             if is_done(&state) {
@@ -488,64 +468,59 @@ impl Journal {
             self.check_alive()?;
             if !state.is_log_written {
                 state.is_log_written = true;
-                return Ok(Some(Writer(self)));
+                return Ok(Some(LogWriteGuard(self)));
             }
             self.written.wait(&mut state);
         }
     }
 
-    /// Writes the chunks that are complete, behind the data that they need. Returns where they end,
-    /// and whether they are durable, which one chunk is if it may go through the device's cache;
-    /// else the caller flushes. `None` if there is none.
+    /// Writes the complete chunks, after the data that they point to. Returns their end, if any,
+    /// and whether they are durable: a single chunk may be written through the device's cache
+    /// (`may_go_through`). Otherwise the caller flushes.
     fn write_sealed(&self, may_go_through: bool) -> FsResult<Option<(Lsn, bool)>> {
         let chunks = self.state.lock().log.hand_over();
         let Some(last) = chunks.last() else { return Ok(None) };
         let (reached, data) =
             (last.end, chunks.iter().map(|chunk| chunk.data_sequence).max().unwrap_or(0));
         self.check_ring(reached)?;
-        if planted::is(Planted::MemberBehindAcknowledged) {
-            self.state.lock().log.durable = reached;
-            self.written.notify_all();
-        }
-        // CRASH: data first. A commit must not be readable before what it points to.
-        self.data.settle(data).map_err(|error| self.not_written(&error))?;
-        // Everything before these chunks is durable (J1), so one that is durable by itself makes
-        // the log durable up to its end. Of several, one might be without those before it.
+        if_planted!(MemberBehindAcknowledged, self.state.lock().log.durable = reached);
+        if_planted!(MemberBehindAcknowledged, self.written.notify_all());
+        // CRASH: data first. A commit must not be readable before the blocks it points to.
+        self.data.settle(data).map_err(|error| self.lost_log().not_written(&error))?;
+        // Everything before these chunks is durable (J1), so a single durable chunk extends the
+        // durable log. Of several, a later one may become durable alone.
         let goes_through = may_go_through && chunks.len() == 1;
         let write_of = |chunk| self.write_of(chunk, goes_through);
         let writes = chunks.into_iter().map(write_of).collect();
-        for ticket in self.volume.submit_fixed(Purpose::Journal, writes) {
-            ticket.wait().map_err(|error| self.not_written(&error))?;
+        for ticket in self.volume.submit_fixed(IoPurpose::Journal, writes) {
+            ticket.wait().map_err(|error| self.lost_log().not_written(&error))?;
         }
         Ok(Some((reached, goes_through)))
     }
 
-    /// Refuses to write the log up to `end` where that would be over what a recovery needs.
+    /// Fails the journal if the log would overwrite what a recovery needs (T4).
     pub(super) fn check_ring(&self, end: Lsn) -> FsResult<()> {
         if end.0 - self.state.lock().tail.0 > ring_bytes(self.volume.geometry()) {
-            // T4 is broken: rather stop.
             self.fail_of(&DefectCode::JR005.found("the log has outgrown its ring"));
             return self.check_alive();
         }
         Ok(())
     }
 
-    /// Returns the write that takes `chunk` to its place.
-    fn write_of(&self, chunk: SealedChunk, goes_through: bool) -> Operation {
+    fn write_of(&self, chunk: SealedChunk, goes_through: bool) -> DeviceOperation {
         let geometry = self.volume.geometry();
         let ring = geometry.journal_offset + format::geometry::JOURNAL_HEADS * 4096;
         let offset = ring + chunk.lsn.0 % ring_bytes(geometry);
         let data = vec![chunk.bytes];
         if goes_through {
-            Operation::WriteThrough { offset, data }
+            DeviceOperation::WriteThrough { offset, data }
         } else {
-            Operation::Write { offset, data }
+            DeviceOperation::Write { offset, data }
         }
     }
 }
 
-/// Follows merges to the class that `class` is part of now.
-fn resolve(state: &State, class: u64) -> u64 {
+fn resolve(state: &JournalState, class: u64) -> u64 {
     let mut root = class;
     while let Some(&into) = state.merged.get(&root) {
         root = into;
@@ -560,21 +535,19 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::api::{Caller, FileKind, FileSystem, NewInode};
     use crate::journal::testing::new_pool;
-    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
 
-    /// How often a test looks for what another thread does: seconds.
     const LOOKS_MAX: u32 = 10_000_000;
 
-    /// Returns a callback, and where what it is called with arrives.
     fn listener() -> (Completion, Receiver<FsResult<()>>) {
         let (tell, told) = channel();
         (Box::new(move |done| tell.send(done).expect("the test listens")), told)
     }
 
-    /// Goal: an async commit returns at once while there is a leader and room for its callback (W1,
-    /// W3), which runs when the log is durable and not before (W2). Method: the test has the turn
-    /// to write the log, so nothing gets durable.
+    /// Goal: an asynchronous commit returns at once while there is a leader and room for its
+    /// callback (W1, W3), which runs only when the log is durable (W2). Method: the test holds the
+    /// right to write the log, so nothing becomes durable.
     #[test]
     fn an_async_commit_returns_at_once_and_completes_when_it_is_durable() {
         let pool = new_pool();
@@ -602,14 +575,12 @@ mod tests {
         };
         let writer = journal.writer_unless(|_| false).expect("it has not failed");
         thread::scope(|scope| {
-            // The leader waits for the turn; the others do not.
             scope.spawn(sync);
             await_waiters(1);
             for _ in 1..CALLBACKS_MAX {
                 sync();
             }
             assert_eq!(journal.state.lock().waiters.callbacks(), CALLBACKS_MAX);
-            // There is no room for its callback: it blocks.
             scope.spawn(sync);
             await_waiters(CALLBACKS_MAX + 1);
             assert_eq!(journal.state.lock().waiters.callbacks(), CALLBACKS_MAX);
@@ -621,7 +592,7 @@ mod tests {
         assert!(state.waiters.count() == 0 && !state.waiters.has_leader);
     }
 
-    /// Goal: callbacks that a bug leaves run all the same (W2).
+    /// Goal: the callbacks of a leader that panicked run all the same (W2).
     #[test]
     fn callbacks_that_a_leader_leaves_behind_hear_of_an_error() {
         let pool = new_pool();
@@ -632,15 +603,15 @@ mod tests {
             waiters.add(1, None, Some(tell));
             waiters.has_leader = true;
         }
-        drop(Leader { journal, has_left: false });
+        drop(CommitLeader { journal, has_left: false });
         assert!(matches!(told.try_recv(), Ok(Err(FsError::Io { .. }))));
         let (tell, told) = listener();
         pool.commit_then(&Caller::root(), pool.root(), false, tell);
         assert_eq!(told.try_recv(), Ok(Ok(())), "there is no leader");
     }
 
-    /// Goal: what a bug ends while a chunk is neither in the log nor waits any more is never taken
-    /// for durable, by callers that block and by callbacks (W4).
+    /// Goal: after a writer panicked with a chunk neither in the log nor queued, its changes are
+    /// never reported durable, to blocked callers or to callbacks (W4).
     #[test]
     fn a_writer_that_panics_ends_the_journal() {
         let pool = new_pool();

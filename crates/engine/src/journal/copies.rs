@@ -1,22 +1,22 @@
-//! The fixed regions of a pool on several devices, when it is opened: which copy is believed, and
-//! how the others are made equal.
+//! Copies of the fixed regions on several members: chooses one when the pool is opened, and makes
+//! the others equal.
 //!
 //! # Crashes
 //!
-//! All members get the same writes, and no step begins before the one before has ended on all. So
-//! each copy is what a crash may leave on a single device, and so is each mixture of them that
-//! takes every write from one. What is new is that a later recovery may find another mixture,
-//! because a member is gone. Therefore the log that is replayed, its head and the double-write area
-//! are made equal on all members, durably, before anything is written home (`docs/decisions/0060`).
+//! All members get the same writes, and each step ends on all members before the next begins. So
+//! each copy is a state that a crash may leave on a single device, and so is each mixture that
+//! takes every write from one copy. But a later recovery may read other copies, because a member is
+//! absent. Therefore the log to be replayed, its head and the double-write area are made equal on
+//! all members, durably, before anything is written home (`docs/decisions/0060`).
 //!
-//! The log may lie on other members than the double-write area (`docs/decisions/0103`): each of the
-//! two has copies of its own.
+//! The log may lie on other members than the double-write area (`docs/decisions/0103`), so the copy
+//! of each is chosen separately.
 //!
-//! A member may have stored heads and not the log, or the log and not the heads. The newest head of
-//! all members is right: when it was written, what lies before its tail was durable at home on all.
-//! From its tail on the longest log of all members is right: all that was acknowledged is in it.
+//! A member may have stored heads but not the log, or the log but not the heads. The newest head of
+//! all members is right: when it was written, everything before its tail was durable at home on all
+//! of them. From that tail on the longest log is right: it has everything acknowledged.
 //!
-//! On one device nothing of this reads or writes anything.
+//! On one device this module reads and writes nothing.
 
 use std::ops::Range;
 
@@ -25,51 +25,52 @@ use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry, JOURNAL_HEADS};
 use format::ids::{Lsn, PoolId};
 use format::journal::{CHUNK_BYTES_MAX, JournalHead};
 use format::page::PAGE_BYTES;
-use runtime::planted::{self, Planted};
-use storage::device::{AlignedBuffer, DeviceError, Purpose};
+use runtime::{if_planted, planted};
+use storage::device::{AlignedBuffer, DeviceError, IoPurpose};
 use storage::volume::Volume;
 
 use super::double_write::{read_double_write_head, read_group};
-use super::recovery::{Chunk, Heads, RecoveryError, Replay, head_at_rest_of, read_heads, read_log};
+use super::recovery::{
+    JournalHeads, LogChunk, LogReplay, RecoveryError, head_at_rest_of, read_heads, read_log,
+};
 use super::{checkpoint, ring_bytes};
 use crate::convert::{index_wide, wide};
 
-/// What is copied at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// A log, and where it ends.
-pub(super) struct Log {
-    pub(super) heads: Heads,
-    pub(super) chunks: Vec<Chunk>,
+pub(super) struct StoredLog {
+    pub(super) heads: JournalHeads,
+    pub(super) chunks: Vec<LogChunk>,
     pub(super) end: Lsn,
-    /// Of several copies of the double-write area the one that has the newest group. The others
-    /// were told to become it, and a member that stores nothing has not.
+    /// Copy of the double-write area with the newest group, since a member that drops writes may
+    /// keep another.
     pub(super) double_writes: Option<Volume>,
 }
 
-impl Log {
-    fn read(volume: &Volume, pool_id: PoolId, heads: Heads) -> Result<Log, RecoveryError> {
+impl StoredLog {
+    fn read(
+        volume: &Volume,
+        pool_id: PoolId,
+        heads: JournalHeads,
+    ) -> Result<StoredLog, RecoveryError> {
         let (chunks, end) = read_log(volume, pool_id, &heads, None)?;
-        Ok(Log { heads, chunks, end, double_writes: None })
+        Ok(StoredLog { heads, chunks, end, double_writes: None })
     }
 }
 
-/// The log of a pool on several devices, and the copies that have its parts.
-struct Furthest {
-    /// Index of the copy with the newest head.
+struct FurthestLog {
     heads_at: usize,
-    /// Index of the copy with the longest log from that head on.
     log_at: usize,
-    log: Log,
+    log: StoredLog,
 }
 
-impl Furthest {
+impl FurthestLog {
     fn reach(&self) -> (u64, Lsn) {
         (self.log.heads.newest.sequence, self.log.end)
     }
 }
 
-/// As `head_at_rest_of`, on each copy: one that goes on decides, else the newest head.
+/// [`head_at_rest_of`] over all copies: `None` if the log continues on any, else the newest head.
 pub(crate) fn head_at_rest(
     volume: &Volume,
     pool_id: PoolId,
@@ -92,8 +93,7 @@ pub(crate) fn head_at_rest(
     }
 }
 
-/// Moves the place where the log of a closed pool goes on to the next sector of `sector_bytes`, if
-/// it is at none: a pool that was copied to a device with larger sectors could not write it.
+/// Aligns the end of a closed pool's log, which may come from a device with smaller sectors.
 pub(crate) fn align_head(
     volume: &Volume,
     pool_id: PoolId,
@@ -106,25 +106,25 @@ pub(crate) fn align_head(
     }
     let head = JournalHead { sequence: head.sequence + 1, tail, ..head };
     checkpoint::write_head(volume, pool_id, &head)?;
-    volume.flush(Purpose::Journal)?;
+    volume.flush(IoPurpose::Journal)?;
     Ok(head)
 }
 
-trait Newest {
+trait NewestHead {
     fn max_by(self, other: JournalHead) -> Self;
 }
 
-impl Newest for Option<JournalHead> {
+impl NewestHead for Option<JournalHead> {
     fn max_by(self, other: JournalHead) -> Option<JournalHead> {
         Some(self.filter(|head| head.sequence >= other.sequence).unwrap_or(other))
     }
 }
 
-/// Reads the log that goes furthest, and makes the other copies equal to it, durably.
-pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, RecoveryError> {
+/// Reads the longest log, and copies it durably to the other members.
+pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<StoredLog, RecoveryError> {
     let mut copies = volume.fixed_copies(volume.geometry().journal_offset);
     if copies.is_empty() {
-        return Log::read(volume, pool_id, read_heads(volume, pool_id)?);
+        return StoredLog::read(volume, pool_id, read_heads(volume, pool_id)?);
     }
     let mut dropped: Option<((u64, Lsn), DeviceError)> = None;
     loop {
@@ -132,18 +132,15 @@ pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, Reco
         if let Some((reach, error)) = dropped.take_if(|(reach, _)| *reach > furthest.reach()) {
             return Err(RecoveryError::Unread { at: reach.1, error });
         }
-        if planted::is(Planted::LogsNotMadeEqual) {
-            return Ok(furthest.log);
-        }
+        if_planted!(LogsNotMadeEqual, return Ok(furthest.log));
         match make_equal(volume, &copies, &furthest) {
             Ok(()) => {
                 let double_writes = make_double_writes_equal(volume, pool_id)?;
-                // CRASH: from here on every member gives the same log.
-                volume.flush(Purpose::Journal)?;
-                return Ok(Log { double_writes, ..furthest.log });
+                // CRASH: from here on every member has the same log.
+                volume.flush(IoPurpose::Journal)?;
+                return Ok(StoredLog { double_writes, ..furthest.log });
             }
-            // The copy could be read a moment ago. Another copy of the log is taken if it is as
-            // long, and is written over this one.
+            // This copy has just become unreadable: use another, if that is as long.
             Err((source, error)) if copies.len() > 1 => {
                 tracing::warn!("{error}; the log of another member is looked for");
                 copies.remove(source);
@@ -154,18 +151,17 @@ pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, Reco
     }
 }
 
-/// Reads the log that goes furthest, and changes nothing; an error says why it cannot be replayed.
+/// Returns the reason why the longest log cannot be replayed. Changes nothing.
 pub(crate) fn check_log(volume: &Volume, pool_id: PoolId) -> Result<(), RecoveryError> {
     let copies = volume.fixed_copies(volume.geometry().journal_offset);
     if copies.is_empty() {
         return Ok(());
     }
     let furthest = furthest_of(&copies, pool_id)?;
-    Replay::of(volume, pool_id, &furthest.log.chunks).map(drop)
+    LogReplay::of(volume, pool_id, &furthest.log.chunks).map(drop)
 }
 
-/// Returns the log that goes furthest from the newest head of `copies` on.
-fn furthest_of(copies: &[Volume], pool_id: PoolId) -> Result<Furthest, RecoveryError> {
+fn furthest_of(copies: &[Volume], pool_id: PoolId) -> Result<FurthestLog, RecoveryError> {
     let (mut all_heads, mut failures) = (Vec::new(), Vec::new());
     for (at, copy) in copies.iter().enumerate() {
         match read_heads(copy, pool_id) {
@@ -173,17 +169,17 @@ fn furthest_of(copies: &[Volume], pool_id: PoolId) -> Result<Furthest, RecoveryE
             Err(error) => failures.push(error),
         }
     }
-    let sequence_of = |(_, heads): &&(usize, Heads)| heads.newest.sequence;
+    let sequence_of = |(_, heads): &&(usize, JournalHeads)| heads.newest.sequence;
     let newest = all_heads.iter().rev().max_by_key(sequence_of);
     let newest = newest.map(|(at, heads)| (*at, heads.newest));
-    let (mut furthest, mut cut): (Option<Furthest>, Option<Furthest>) = (None, None);
+    let (mut furthest, mut cut): (Option<FurthestLog>, Option<FurthestLog>) = (None, None);
     for (at, own) in all_heads {
         let (heads_at, newest) = match newest {
-            Some(newest) if !planted::is(Planted::LogGoesByItsOwnHead) => newest,
+            Some(newest) if !planted!(LogGoesByItsOwnHead) => newest,
             _ => (at, own.newest),
         };
-        let heads = Heads { newest, ..own };
-        let (best, log) = match Log::read(&copies[at], pool_id, heads) {
+        let heads = JournalHeads { newest, ..own };
+        let (best, log) = match StoredLog::read(&copies[at], pool_id, heads) {
             Ok(log) => (&mut furthest, log),
             Err(error) => {
                 let unread = unread_at(&error);
@@ -191,10 +187,10 @@ fn furthest_of(copies: &[Volume], pool_id: PoolId) -> Result<Furthest, RecoveryE
                 let Some(unread) = unread else { continue };
                 let before = read_log(&copies[at], pool_id, &heads, Some(unread));
                 let Ok((chunks, end)) = before else { continue };
-                (&mut cut, Log { heads, chunks, end, double_writes: None })
+                (&mut cut, StoredLog { heads, chunks, end, double_writes: None })
             }
         };
-        let found = Furthest { heads_at, log_at: at, log };
+        let found = FurthestLog { heads_at, log_at: at, log };
         if best.as_ref().is_none_or(|other| found.reach() > other.reach()) {
             *best = Some(found);
         }
@@ -202,8 +198,7 @@ fn furthest_of(copies: &[Volume], pool_id: PoolId) -> Result<Furthest, RecoveryE
     let Some(whole) = furthest else {
         return Err(worst_of(failures).expect("there is at least one copy"));
     };
-    // Another copy ends before what cannot be read of this one: what is behind was not
-    // acknowledged by all, and what lies before has all that the other has.
+    // A whole log ends before the unreadable part, so its member never acknowledged that part.
     let further = cut.filter(|cut| cut.reach() > whole.reach());
     let furthest = further.unwrap_or(whole);
     for error in failures {
@@ -215,7 +210,7 @@ fn furthest_of(copies: &[Volume], pool_id: PoolId) -> Result<Furthest, RecoveryE
     Ok(furthest)
 }
 
-/// Of several failures the first that tells of what is lost, or the first.
+/// Returns the first failure that proves a loss, else the first.
 fn worst_of(mut failures: Vec<RecoveryError>) -> Option<RecoveryError> {
     let tells = |error: &RecoveryError| {
         matches!(error, RecoveryError::HeadLost { .. } | RecoveryError::Damaged { .. })
@@ -224,13 +219,12 @@ fn worst_of(mut failures: Vec<RecoveryError>) -> Option<RecoveryError> {
     (at < failures.len()).then(|| failures.swap_remove(at))
 }
 
-/// Returns where a log may go on in what cannot be read.
 fn unread_at(error: &RecoveryError) -> Option<Lsn> {
     if let RecoveryError::Unread { at, .. } = error { Some(*at) } else { None }
 }
 
-/// Whether a copy that cannot be used proves that more was durable than `log` has.
-fn tells_of_more(error: &RecoveryError, log: &Log) -> bool {
+/// Returns whether the error proves that more was durable than `log` has.
+fn tells_of_more(error: &RecoveryError, log: &StoredLog) -> bool {
     match error {
         RecoveryError::HeadLost { lost, .. } => *lost > log.heads.newest.sequence,
         RecoveryError::Damaged { flushed, .. } => *flushed > log.end,
@@ -243,36 +237,36 @@ fn tells_of_more(error: &RecoveryError, log: &Log) -> bool {
     }
 }
 
-/// Copies the newest heads and the active log to all other members; a failure comes with the copy
-/// that was read.
+/// Copies the newest heads and the log to all members. An error has the index of the unreadable
+/// copy.
 fn make_equal(
     volume: &Volume,
     copies: &[Volume],
-    Furthest { heads_at, log_at, log }: &Furthest,
+    FurthestLog { heads_at, log_at, log }: &FurthestLog,
 ) -> Result<(), (usize, DeviceError)> {
     let first = volume.geometry().journal_offset;
     let source = &copies[*heads_at];
-    // CRASH: a copy with the newest head and its own log is one that a crash may have left.
+    // CRASH: the newest head with another copy's log is a state that a crash may leave.
     for at in (first..).step_by(PAGE_BYTES).take(index_wide(JOURNAL_HEADS)) {
-        // Each head lies there twice: one that cannot be read stays what it is on the others.
-        if let Err(error) = source.read_fixed(Purpose::Journal, at, PAGE_BYTES) {
+        // Each head has two copies, so skip an unreadable one.
+        if let Err(error) = source.read_fixed(IoPurpose::Journal, at, PAGE_BYTES) {
             tracing::warn!("{error}; it is a copy of a journal head, and the other is taken");
             continue;
         }
         volume
-            .copy_fixed(source, Purpose::Journal, at, PAGE_BYTES)
+            .copy_fixed(source, IoPurpose::Journal, at, PAGE_BYTES)
             .map_err(|error| (*heads_at, error))?;
     }
     copy_log(volume, &copies[*log_at], log).map_err(|error| (*log_at, error))
 }
 
-/// Copies the active log of `source` to all other members, and as much behind its end as a chunk
-/// may be long: a piece of a chunk that another has there must not make its log longer.
-fn copy_log(volume: &Volume, source: &Volume, log: &Log) -> Result<(), DeviceError> {
+/// Copies the log of `source` and a chunk's length behind it, so that an old chunk there cannot
+/// lengthen the log of another member.
+fn copy_log(volume: &Volume, source: &Volume, log: &StoredLog) -> Result<(), DeviceError> {
     let geometry = volume.geometry();
     for (at, bytes) in active_pieces(geometry, log.heads.newest.tail, log.end) {
         let (offset, length) = (bytes.start, bytes.end - bytes.start);
-        match volume.copy_fixed(source, Purpose::Journal, offset, index_wide(length)) {
+        match volume.copy_fixed(source, IoPurpose::Journal, offset, index_wide(length)) {
             Err(DeviceError::Io { .. }) if at + length > log.end.0 => {
                 copy_pages(volume, source, (at, at + length), (offset, log.end))?;
             }
@@ -282,9 +276,8 @@ fn copy_log(volume: &Volume, source: &Volume, log: &Log) -> Result<(), DeviceErr
     Ok(())
 }
 
-/// Returns the pieces of the ring that have the log from `tail` to `end`, and as much behind it as
-/// a chunk may be long: for each the position in the log of its first byte, and its bytes of the
-/// pool.
+/// Splits the log, and a chunk's length behind it, into pieces: each a log position and its byte
+/// range in the pool.
 pub(super) fn active_pieces(geometry: &Geometry, tail: Lsn, end: Lsn) -> Vec<(u64, Range<u64>)> {
     let (ring, ring_offset) =
         (ring_bytes(geometry), geometry.journal_offset + JOURNAL_HEADS * 4096);
@@ -301,8 +294,8 @@ pub(super) fn active_pieces(geometry: &Geometry, tail: Lsn, end: Lsn) -> Vec<(u6
     pieces
 }
 
-/// As `make_equal`, for positions of the log, whose first is at byte `offset`, page by page: a page
-/// wholly behind the end that `source` does not give becomes zeros on all, for no chunk is in it.
+/// Copies log positions `from` to `to` page by page. Replaces unreadable pages behind the end by
+/// zeros: they hold no chunk.
 fn copy_pages(
     volume: &Volume,
     source: &Volume,
@@ -311,11 +304,11 @@ fn copy_pages(
 ) -> Result<(), DeviceError> {
     for at in (from..to).step_by(PAGE_BYTES) {
         let here = offset + (at - from);
-        match volume.copy_fixed(source, Purpose::Journal, here, PAGE_BYTES) {
+        match volume.copy_fixed(source, IoPurpose::Journal, here, PAGE_BYTES) {
             Err(error @ DeviceError::Io { .. }) if at >= end.0 => {
                 tracing::warn!("{error}; nothing of the log is there, and it is written as zeros");
                 let zeros = AlignedBuffer::zeroed(PAGE_BYTES);
-                volume.write_fixed(Purpose::Journal, here, zeros)?;
+                volume.write_fixed(IoPurpose::Journal, here, zeros)?;
             }
             copied => copied?,
         }
@@ -323,8 +316,8 @@ fn copy_pages(
     Ok(())
 }
 
-/// Copies the double-write area of the member that has the newest whole group, or else its newest
-/// head, to all others; returns it. Where that cannot be read any more, that of another.
+/// Copies the double-write area with the newest whole group, or else the newest head, to all
+/// members. Returns that copy.
 fn make_double_writes_equal(
     volume: &Volume,
     pool_id: PoolId,
@@ -345,7 +338,7 @@ fn make_double_writes_equal(
     }
 }
 
-/// Returns which of `copies` has the newest group, and how many pages of it are to be copied.
+/// Returns the index of the copy, and the pages to copy.
 fn newest_double_write(copies: &[Volume], pool_id: PoolId) -> Option<(usize, u64)> {
     let mut newest: Option<((bool, u64), usize, u64)> = None;
     for (at, copy) in copies.iter().enumerate() {
@@ -366,13 +359,13 @@ fn copy_double_write(volume: &Volume, source: &Volume, pages: u64) -> Result<(),
     let geometry = volume.geometry();
     for index in 0..heads_of(geometry) {
         let offset = DoubleWriteHead::head_offset(geometry, index);
-        volume.copy_fixed(source, Purpose::DoubleWrite, offset, 4096)?;
+        volume.copy_fixed(source, IoPurpose::DoubleWrite, offset, 4096)?;
     }
     let start = DoubleWriteHead::page_offset(geometry, 0);
     let mut at = 0;
     while at < pages * 4096 {
         let length = PIECE_BYTES.min(pages * 4096 - at);
-        volume.copy_fixed(source, Purpose::DoubleWrite, start + at, index_wide(length))?;
+        volume.copy_fixed(source, IoPurpose::DoubleWrite, start + at, index_wide(length))?;
         at += length;
     }
     Ok(())

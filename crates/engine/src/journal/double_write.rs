@@ -1,24 +1,25 @@
-//! The double-write area: pages that reach home together, or not at all.
+//! The double-write area: pages that must reach their home locations all together or not at all.
 //!
-//! A group is written here whole and flushed before the first of its pages is written over at home.
-//! Whoever opens the pool copies a whole group home that the journal's head does not call home yet.
+//! A group is written here whole and flushed before the first of its pages is overwritten at its
+//! home location. Opening the pool copies a whole group to the home locations if the journal's head
+//! does not record it as written back.
 //!
-//! Not here: which pages go home together (`checkpoint.rs`, `lsn_pages.rs`).
+//! Not here: which pages form a group (`checkpoint.rs`, `lsn_pages.rs`).
 
 use format::double_write::DoubleWriteHead;
 use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry};
 use format::ids::{Lsn, Place, PoolId};
 use format::journal::JournalHead;
 use format::page::{PAGE_BYTES, page_crc};
-use runtime::planted::{self, Planted};
-use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes};
+use storage::device::{AlignedBuffer, DeviceError, IoPurpose, SharedBytes};
 use storage::volume::Volume;
 
 use super::RecoveryError;
 use crate::buffer::{PageRef, page_of};
 use crate::convert::{index_wide, wide};
 
-/// Writes pages to the double-write area, as group `sequence` at `lsn` of the log; not flushed.
+/// Writes `pages` to the double-write area as group `sequence`, at `lsn` of the log. Does not
+/// flush.
 pub(super) fn write_group(
     volume: &Volume,
     pool_id: PoolId,
@@ -33,7 +34,7 @@ pub(super) fn write_group(
     for (index, (_, bytes)) in pages.iter().enumerate() {
         let offset = DoubleWriteHead::page_offset(geometry, wide(index));
         let data = vec![SharedBytes::new(PageRef::clone(bytes), 0..PAGE_BYTES)];
-        tickets.push(volume.submit_fixed_write(Purpose::DoubleWrite, offset, data));
+        tickets.push(volume.submit_fixed_write(IoPurpose::DoubleWrite, offset, data));
     }
     for (index, entries) in entries.chunks(index_wide(DOUBLE_WRITE_ENTRIES_PER_HEAD)).enumerate() {
         let head = DoubleWriteHead {
@@ -46,21 +47,21 @@ pub(super) fn write_group(
         let offset = DoubleWriteHead::head_offset(geometry, wide(index));
         let bytes = AlignedBuffer::copy_of(&head.encode(pool_id, geometry));
         let data = vec![SharedBytes::from(bytes)];
-        tickets.push(volume.submit_fixed_write(Purpose::DoubleWrite, offset, data));
+        tickets.push(volume.submit_fixed_write(IoPurpose::DoubleWrite, offset, data));
     }
     tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))
 }
 
-/// What is added to the sequence of the last group where the area cannot be read: there may be
-/// groups in it that no head tells of yet, and parts of two must never have one sequence.
+/// Sequence numbers skipped if the area cannot be read: it may hold groups that no head records,
+/// and two groups must never share a sequence.
 const UNREAD_SEQUENCES: u64 = 1 << 20;
 
-/// Copies a whole group of the double-write area home, unless the head calls it home already: as
-/// `area` has it, which is the newest copy or the only one. Returns how many pages, and the
-/// sequence of the last group there.
+/// Copies the group in `area` home, if it is whole and `head` does not record it as written back.
+/// `area` is the newest or only copy. Returns the number of pages, and the sequence of the last
+/// group.
 ///
-/// What cannot be read is no whole group: the log has every byte of those that a checkpoint took
-/// home, and LSN pages that do not verify begin anew. Whoever has no whole log is refused later.
+/// An unreadable group counts as incomplete: the log has every byte of a checkpoint's pages, and
+/// LSN pages that do not verify are rebuilt. A pool without a whole log is refused later.
 pub(super) fn restore_double_writes(
     volume: &Volume,
     area: &Volume,
@@ -68,32 +69,31 @@ pub(super) fn restore_double_writes(
     head: &JournalHead,
 ) -> Result<(u64, u64), RecoveryError> {
     let geometry = volume.geometry();
-    let unread = |error: &RecoveryError| {
+    let note_unread = |error: &RecoveryError| {
         tracing::warn!(%error, "the double-write area cannot be read; the log has what was in it");
-        planted::is(Planted::UnreadStopsOpen)
     };
     let first = match read_double_write_head(area, pool_id, 0) {
-        Err(error) if !unread(&error) => {
+        Ok(first) => first,
+        Err(error) => {
+            note_unread(&error);
             return Ok((0, head.double_write_sequence + UNREAD_SEQUENCES));
         }
-        first => first?,
     };
     let Some(first) = first else { return Ok((0, head.double_write_sequence)) };
     let sequence = first.sequence.max(head.double_write_sequence);
     if first.sequence <= head.double_write_sequence {
         return Ok((0, sequence));
     }
-    let group = match read_group(area, pool_id, geometry, &first) {
-        Err(error) if !unread(&error) => None,
-        group => group?,
+    let group = read_group(area, pool_id, geometry, &first);
+    let Some(group) = group.inspect_err(note_unread).ok().flatten() else {
+        return Ok((0, sequence));
     };
-    let Some(group) = group else { return Ok((0, sequence)) };
     let count = wide(group.len());
     for (place, bytes) in group {
         let pieces = vec![SharedBytes::from(bytes)];
-        volume.submit_write(Purpose::Home, place, pieces).wait()?;
+        volume.submit_write(IoPurpose::Home, place, pieces).wait()?;
     }
-    volume.flush(Purpose::Home)?;
+    volume.flush(IoPurpose::Home)?;
     Ok((count, sequence))
 }
 
@@ -104,11 +104,10 @@ pub(super) fn read_double_write_head(
 ) -> Result<Option<DoubleWriteHead>, RecoveryError> {
     let geometry = volume.geometry();
     let offset = DoubleWriteHead::head_offset(geometry, index);
-    let bytes = volume.read_fixed(Purpose::DoubleWrite, offset, PAGE_BYTES)?;
+    let bytes = volume.read_fixed(IoPurpose::DoubleWrite, offset, PAGE_BYTES)?;
     Ok(DoubleWriteHead::decode(page_of(&bytes), pool_id, geometry, index))
 }
 
-/// Reads a group; `None` unless every head and page of it is whole.
 pub(super) fn read_group(
     volume: &Volume,
     pool_id: PoolId,
@@ -132,7 +131,7 @@ pub(super) fn read_group(
     let mut group = Vec::with_capacity(entries.len());
     for (index, (place, crc)) in entries.into_iter().enumerate() {
         let offset = DoubleWriteHead::page_offset(geometry, wide(index));
-        let bytes = volume.read_fixed(Purpose::DoubleWrite, offset, PAGE_BYTES)?;
+        let bytes = volume.read_fixed(IoPurpose::DoubleWrite, offset, PAGE_BYTES)?;
         if page_crc(page_of(&bytes)) != crc || geometry.device_offset(place, 1).is_none() {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! How a journal fails: once, for good, and everyone is told (T5).
+//! Failure of the journal: the first one makes the pool read-only until it is opened again (T5).
 
 use std::sync::atomic::Ordering;
 
@@ -9,19 +9,20 @@ use super::Journal;
 use crate::error::{FsError, FsResult};
 
 impl Journal {
-    /// T5: remembers the first failure; from now on the pool is read-only.
+    /// Records the first failure and makes the pool read-only (T5). Returns the error for the
+    /// caller.
     pub(crate) fn fail(&self, error: &DeviceError) -> FsError {
         let cause = error.to_string();
         self.fail_with(&cause);
         FsError::io(cause)
     }
 
-    /// T5: as [`Journal::fail`], for a defect.
+    /// Fails the journal because of a defect (T5).
     pub(super) fn fail_of(&self, defect: &Defect) {
         self.fail_with(&defect.to_string());
     }
 
-    /// T5: as [`Journal::fail`], for what is no device's fault.
+    /// Fails the journal for a reason that is no device error (T5).
     pub(super) fn fail_with(&self, reason: &str) {
         let mut failure = self.failure.lock();
         if failure.is_none() {
@@ -37,14 +38,14 @@ impl Journal {
         self.came.notify_one();
     }
 
-    /// T5: as [`Journal::fail`], for a contradiction on the disk: to go on writing could destroy
-    /// what is whole.
+    /// Fails the journal because structures on disk contradict each other: further writes could
+    /// destroy intact data (T5).
     pub(crate) fn fail_corrupt(&self, defect: Defect) -> FsError {
         self.fail_with(&defect.to_string());
         FsError::from(defect)
     }
 
-    /// Returns an error if the journal has failed.
+    /// Returns [`FsError::ReadOnly`] if the journal has failed.
     pub(crate) fn check_alive(&self) -> FsResult<()> {
         if !self.has_failed.load(Ordering::Acquire) {
             return Ok(());

@@ -1,14 +1,14 @@
-//! The log in memory: records gather into chunks, chunks wait to be written.
+//! The log in memory: collects records into chunks, and queues complete chunks for writing.
 //!
 //! # Invariants
 //!
 //! - J1: A transaction is acknowledged only after the flush that covers its commit.
 //! - J2: A record's LSN is that of its chunk; the log's tail is always the start of a chunk.
 //! - J3: A chunk never wraps: a pad chunk fills the end of the ring.
-//! - J4: What is kept ([`Log::keep`]) is all that was handed over to be written and lies at the
-//!   tail or behind it; nothing before the tail, where the ring may have something newer.
+//! - J4: The kept chunks (`keep`) are all chunks handed over for writing, from the tail on.
+//!   Nothing before the tail is kept, because the ring may hold newer bytes there.
 //!
-//! Not here: writing chunks (`commit.rs`) and where the tail may go (`checkpoint.rs`).
+//! Not here: writing chunks (`commit.rs`) and moving the tail (`checkpoint.rs`).
 
 use std::collections::VecDeque;
 
@@ -18,22 +18,18 @@ use storage::device::{AlignedBuffer, SharedBytes};
 
 use crate::convert::{index_wide, wide};
 
-/// A chunk is cut when it grows past this, so that a long run of transactions without a commit
-/// does not become one huge write.
+/// Cuts chunks, so that many transactions without a commit do not become one huge write.
 pub(super) const CHUNK_BYTES_SOFT: usize = 256 << 10;
 
-/// A chunk that is complete and waits to be written.
 #[derive(Clone, Debug)]
 pub(super) struct SealedChunk {
     pub(super) lsn: Lsn,
     pub(super) end: Lsn,
     pub(super) bytes: SharedBytes,
-    /// The commits in it may be durable only after this data write is.
     pub(super) data_sequence: u64,
 }
 
 impl SealedChunk {
-    /// Returns what of it lies at `tail` or behind it.
     pub(super) fn from(&self, tail: Lsn) -> Option<SealedChunk> {
         if self.end <= tail {
             return None;
@@ -48,35 +44,28 @@ impl SealedChunk {
     }
 }
 
-/// The log in memory.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct LogBuffer {
     pool_id: PoolId,
     writer_term: u32,
     sector_bytes: u64,
-    /// Bytes of the ring behind the head pages.
     pub(super) ring_bytes: u64,
-    /// Where the chunk that is being filled begins.
     chunk_lsn: Lsn,
-    /// Its records so far.
     payload: Vec<u8>,
-    /// The commits in it need this data write.
     data_sequence: u64,
     previous_crc: u32,
-    /// Start and `previous_crc` of every chunk from the tail on, so that the tail can move.
+    /// Start and `previous_crc` of every chunk from the tail on.
     starts: VecDeque<(Lsn, u32)>,
     pub(super) sealed: VecDeque<SealedChunk>,
-    /// What was handed over to be written, or pieces of that; `None`: nobody needs it.
+    /// Chunks of J4. `None` unless the journal has its own devices.
     kept: Option<VecDeque<SealedChunk>>,
-    /// What is durable: the end of the last flushed chunk.
     pub(super) durable: Lsn,
-    /// Sequence of the newest head that is durable (L4).
+    /// Sequence of the newest durable head, recorded in each chunk (L4).
     pub(super) head: u64,
-    /// Bytes ever appended as records, for the counters.
     pub(super) record_bytes: u64,
 }
 
-impl Log {
+impl LogBuffer {
     pub(super) fn new(
         pool_id: PoolId,
         writer_term: u32,
@@ -85,8 +74,8 @@ impl Log {
         start: Lsn,
         previous_crc: u32,
         head: u64,
-    ) -> Log {
-        Log {
+    ) -> LogBuffer {
+        LogBuffer {
             pool_id,
             writer_term,
             sector_bytes: u64::from(sector_bytes),
@@ -104,17 +93,14 @@ impl Log {
         }
     }
 
-    /// Position that the next record will have at the earliest.
     pub(super) fn position(&self) -> Lsn {
         self.chunk_lsn
     }
 
-    /// Bytes of records that wait in the chunk being filled.
     pub(super) fn pending_bytes(&self) -> u64 {
         wide(self.payload.len())
     }
 
-    /// Bytes from the chunk being filled to the end of the ring.
     fn room_to_ring_end(&self) -> u64 {
         self.ring_bytes - self.chunk_lsn.0 % self.ring_bytes
     }
@@ -123,7 +109,7 @@ impl Log {
         wide(CHUNK_HEADER_BYTES + payload_bytes).next_multiple_of(self.sector_bytes)
     }
 
-    /// Makes room for a record of `record_bytes` and returns the LSN it will have.
+    /// Makes room for a record of `record_bytes` and returns its LSN.
     ///
     /// # Panics
     ///
@@ -141,24 +127,21 @@ impl Log {
         self.chunk_lsn
     }
 
-    /// Appends a record for which [`Log::ensure_room`] made room.
     pub(super) fn append(&mut self, record: &[u8]) {
         self.append_with(|payload| payload.extend_from_slice(record));
     }
 
-    /// Appends the record that `write` appends, for which [`Log::ensure_room`] made room.
     pub(super) fn append_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.payload.len();
         write(&mut self.payload);
         self.record_bytes += wide(self.payload.len() - before);
     }
 
-    /// The commits of the chunk being filled need this data write to be durable.
     pub(super) fn needs_data(&mut self, sequence: u64) {
         self.data_sequence = self.data_sequence.max(sequence);
     }
 
-    /// Completes the chunk being filled, if it has records. Returns where the log ends.
+    /// Completes the chunk being filled, if any. Returns the end of the log.
     pub(super) fn cut(&mut self) -> Lsn {
         if !self.payload.is_empty() {
             let mut payload = std::mem::take(&mut self.payload);
@@ -170,7 +153,7 @@ impl Log {
         self.chunk_lsn
     }
 
-    /// Fills the rest of the ring with a pad chunk, of which only the first sector is written.
+    /// Fills the ring up to its end with a pad chunk, of which only the first sector is written.
     fn pad(&mut self) {
         let chunk_bytes = self.room_to_ring_end();
         self.seal(&[], chunk_bytes, self.sector_bytes);
@@ -196,7 +179,6 @@ impl Log {
         self.chunk_lsn = end;
     }
 
-    /// Takes out the chunks that are complete, for whoever writes them.
     pub(super) fn hand_over(&mut self) -> Vec<SealedChunk> {
         let chunks: Vec<SealedChunk> = self.sealed.drain(..).collect();
         if let Some(kept) = &mut self.kept {
@@ -205,35 +187,29 @@ impl Log {
         chunks
     }
 
-    /// Returns up to where the log was handed over.
     pub(super) fn handed_over(&self) -> Lsn {
         self.sealed.front().map_or(self.chunk_lsn, |chunk| chunk.lsn)
     }
 
-    /// Keeps what is handed over from now on, behind `before`, which is all from the tail on; or
-    /// nothing any more.
+    /// Keeps the log from its tail on: `before`, and chunks handed over later. `None` stops this.
     pub(super) fn keep(&mut self, before: Option<Vec<SealedChunk>>) {
         self.kept = before.map(VecDeque::from);
     }
 
-    /// Returns all that was handed over from `tail` on; `None`: it is not kept.
     pub(super) fn kept_from(&self, tail: Lsn) -> Option<Vec<SealedChunk>> {
         let kept = self.kept.as_ref()?.iter();
         Some(kept.filter_map(|chunk| chunk.from(tail)).collect())
     }
 
-    /// Returns where the last chunk ends that is kept.
     pub(super) fn kept_end(&self) -> Option<Lsn> {
         Some(self.kept.as_ref()?.back()?.end)
     }
 
-    /// Returns the `previous_crc` of the chunk that begins at `lsn`.
     pub(super) fn previous_crc_at(&self, lsn: Lsn) -> u32 {
         let known = self.starts.iter().find(|(start, _)| *start == lsn);
         known.map_or(self.previous_crc, |(_, crc)| *crc)
     }
 
-    /// The tail is at `lsn`: what lies before it will not be asked for again.
     pub(super) fn forget_before(&mut self, lsn: Lsn) {
         while self.starts.front().is_some_and(|(start, _)| *start < lsn) {
             self.starts.pop_front();
@@ -255,7 +231,7 @@ mod tests {
     #[test]
     fn chunks_follow_each_other_and_never_wrap() {
         let ring = 1 << 16;
-        let mut log = Log::new(PoolId([1; 16]), 1, 512, ring, Lsn(ring), 0, 1);
+        let mut log = LogBuffer::new(PoolId([1; 16]), 1, 512, ring, Lsn(ring), 0, 1);
         let (mut expected, mut crc) = (Lsn(ring), 0);
         for step in 0..500_usize {
             let record = vec![7; 8 * (1 + step * 37 % 400)];

@@ -1,21 +1,21 @@
-//! Listing the LSNs of the pages that go home, in their LSN pages.
+//! Records the LSNs of written-back pages in LSN pages ("lists" them).
 //!
-//! A checkpoint closes all classes, then logs the LSNs of its dirty pages in transactions of their
+//! A checkpoint closes all classes, then lists the LSNs of its dirty pages in transactions of their
 //! own, under the same hold of the manager's lock, and completes the chunk. So the LSN of an LSN
-//! page is above all that it lists from this checkpoint (LP1), whatever commits later is above
-//! that (LP3), and the LSN pages go home with the pages that they list (LP2).
+//! page is above all LSNs that it lists from this checkpoint (LP1). Later commits have higher LSNs
+//! still (LP3). LSN pages are written back together with the pages that they list (LP2).
 //!
 //! # Crashes
 //!
-//! The log is forced up to behind these transactions before the first page goes home (K1). So
-//! either no page of the checkpoint is home, or a replay lists its LSNs again. A replay gives pages
-//! LSNs that no LSN page lists: it lists them itself ([`Recovered`]), before the log is given up,
-//! with the position behind the log as the LSN of the LSN pages. They go through the double-write
-//! area, so that a crash in the middle of that tears none.
+//! The log is forced up to these transactions before the first page is written back (K1). So either
+//! no page of the checkpoint is home, or a replay lists its LSNs again. The replay also restores
+//! pages with LSNs that no checkpoint has listed. It lists them itself ([`RecoveredLsns`]) before
+//! the log is given up, with the end of the log as the LSN of the LSN pages. It writes these
+//! through the double-write area, so that a crash tears none.
 //!
-//! After such a crash an LSN page may hold what an earlier recovery of the same log has listed, so
-//! that the checksums in the log don't fit it. It is recognised by its LSN. An LSN page that does
-//! not verify otherwise begins anew: it lists what this recovery knows.
+//! After a crash during that step an LSN page may hold what the interrupted recovery listed, so its
+//! checksum in the log does not fit. Such a page has the end of the log as its LSN. Any other LSN
+//! page that does not verify is rebuilt with the LSNs that this recovery found.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -27,45 +27,43 @@ use format::lsn_page::{LsnEntry, empty};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, page_lsn, stamp,
 };
-use runtime::planted::{self, Planted};
-use storage::device::{AlignedBuffer, DeviceError, Purpose};
+use runtime::unless_planted;
+use storage::device::{AlignedBuffer, IoPurpose};
 use storage::volume::Volume;
 
-use super::{Epoch, Journal, Reservation, State, Tx};
-use crate::buffer::{Buffer, newest_copy, page_of, page_of_mut};
+use super::{Epoch, Journal, JournalState, LogCredits, Tx};
+use crate::buffer::{PageBuffer, newest_copy, page_of, page_of_mut};
 use crate::sync::MutexGuard;
 
-/// LSN pages in one transaction: a fraction of what a record may hold.
+/// LSN pages in one transaction: a fraction of a record's bound.
 const PAGES_PER_LISTING: usize = 64;
 
-/// The LSN pages that a checkpoint needs, in memory; `None`: to be made anew.
-type LsnPages = BTreeMap<Place, Option<Arc<Buffer>>>;
+/// The LSN pages that a checkpoint needs; `None` for one to be rebuilt.
+type LsnPages = BTreeMap<Place, Option<Arc<PageBuffer>>>;
 
 impl Journal {
     /// Closes all classes and lists the LSNs of all dirty pages. Returns with the manager's lock
     /// held.
-    pub(super) fn close_and_list(&self) -> MutexGuard<'_, State> {
+    pub(super) fn close_and_list(&self) -> MutexGuard<'_, JournalState> {
         let mut known = LsnPages::new();
         loop {
             let mut state = self.state.lock();
             let missing = self.missing(&state, &known);
             if missing.is_empty() {
                 self.close_all(&mut state);
-                if !planted::is(Planted::LsnsNotListed) {
-                    self.list(&mut state, &known);
-                }
+                unless_planted!(LsnsNotListed, self.list(&mut state, &known));
                 return state;
             }
             drop(state);
-            // Read with no lock held. Each turn adds at least one of the pages that may be dirty.
+            // Read with no lock held. Each round adds at least one LSN page, so the loop ends.
             for entry in missing {
                 known.insert(entry.page, self.cache.lsn_page(&entry));
             }
         }
     }
 
-    /// Returns an entry of each LSN page that is needed and not known.
-    fn missing(&self, state: &State, known: &LsnPages) -> Vec<LsnEntry> {
+    /// Returns one entry for each LSN page that is needed and not in `known`.
+    fn missing(&self, state: &JournalState, known: &LsnPages) -> Vec<LsnEntry> {
         let geometry = self.volume.geometry();
         let mut missing: Vec<LsnEntry> = Vec::new();
         for entry in state.dirty.keys().filter_map(|place| geometry.lsn_entry(*place)) {
@@ -77,8 +75,8 @@ impl Journal {
         missing
     }
 
-    /// Logs the LSNs of all dirty pages, which no open class has changed.
-    fn list(&self, state: &mut State, known: &LsnPages) {
+    /// Logs the LSNs of all dirty pages. All classes are closed.
+    fn list(&self, state: &mut JournalState, known: &LsnPages) {
         let geometry = self.volume.geometry();
         let mut listings: BTreeMap<Place, Vec<(LsnEntry, Lsn)>> = BTreeMap::new();
         for (place, buffer) in &state.dirty {
@@ -92,7 +90,7 @@ impl Journal {
             let epoch = Epoch(state.next_epoch);
             state.next_epoch += 1;
             let memory = state.spare.pop().unwrap_or_default();
-            let mut tx = Tx::new(epoch, Reservation::NONE, memory);
+            let mut tx = Tx::new(epoch, LogCredits::NONE, memory);
             for (place, listing) in listings {
                 let page = known.get(place).and_then(Option::as_ref);
                 self.list_in(&mut tx, page, listing);
@@ -100,14 +98,14 @@ impl Journal {
             tx.memory.compare();
             self.end_in(state, tx);
             let is_new = |place: &&Place| known.get(place).is_some_and(Option::is_none);
-            let remade = listings.iter().map(|(place, _)| place).filter(is_new);
-            remade.for_each(|place| self.cache.trust_lsn_page(*place));
+            let rebuilt = listings.iter().map(|(place, _)| place).filter(is_new);
+            rebuilt.for_each(|place| self.cache.trust_lsn_page(*place));
         }
         self.close_all(state);
     }
 
-    /// Lists LSNs in one LSN page, which is made anew if it is not in memory.
-    fn list_in(&self, tx: &mut Tx, page: Option<&Arc<Buffer>>, listing: &[(LsnEntry, Lsn)]) {
+    /// Lists LSNs in one LSN page, and rebuilds the page if `page` is `None`.
+    fn list_in(&self, tx: &mut Tx, page: Option<&Arc<PageBuffer>>, listing: &[(LsnEntry, Lsn)]) {
         let Some((first, _)) = listing.first() else { return };
         let (bytes, from) = match page {
             Some(page) => {
@@ -126,77 +124,67 @@ impl Journal {
     }
 }
 
-/// The LSN pages of a pool whose log was replayed.
-pub(super) struct Recovered<'a> {
+/// Lists the LSNs of replayed pages in LSN pages.
+pub(super) struct RecoveredLsns<'a> {
     pub(super) volume: &'a Volume,
     pub(super) pool_id: PoolId,
-    /// Where the log ends: the LSN of what is listed now.
+    /// End of the log: the LSN of the LSN pages.
     pub(super) end: Lsn,
 }
 
-impl Recovered<'_> {
-    /// Returns the LSN pages of `pages`, in which their LSNs are listed; `pages` hold what became
-    /// of LSN pages that are in the log.
+impl RecoveredLsns<'_> {
+    /// Returns the LSN pages for `pages`, with their LSNs listed. LSN pages that were replayed are
+    /// in `pages`.
     pub(super) fn list(
         &self,
         pages: &BTreeMap<Place, AlignedBuffer>,
-    ) -> Result<BTreeMap<Place, AlignedBuffer>, DeviceError> {
+    ) -> BTreeMap<Place, AlignedBuffer> {
         let mut lsn_pages: BTreeMap<Place, AlignedBuffer> = BTreeMap::new();
         for (place, page) in pages {
             let Some(entry) = self.geometry().lsn_entry(*place) else { continue };
             let lsn_page = match lsn_pages.entry(entry.page) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(self.lsn_page(&entry, pages.get(&entry.page))?),
+                Entry::Vacant(new) => new.insert(self.lsn_page(&entry, pages.get(&entry.page))),
             };
-            if !planted::is(Planted::RecoveredLsnsNotListed) {
-                entry.list(page_of_mut(lsn_page), 0, page_lsn(page_of(page)));
-            }
+            let (lsn_page, lsn) = (page_of_mut(lsn_page), page_lsn(page_of(page)));
+            unless_planted!(RecoveredLsnsNotListed, entry.list(lsn_page, 0, lsn));
         }
         for page in lsn_pages.values_mut() {
             stamp(page_of_mut(page), self.end);
         }
-        Ok(lsn_pages)
+        lsn_pages
     }
 
     fn geometry(&self) -> &Geometry {
         self.volume.geometry()
     }
 
-    /// Returns an LSN page as an earlier recovery of this log has left it, or as this one has
-    /// `replayed` it, or as it is at home; an empty one if none of these verifies. Nothing is
-    /// written: all copies become what is returned.
-    fn lsn_page(
-        &self,
-        entry: &LsnEntry,
-        replayed: Option<&AlignedBuffer>,
-    ) -> Result<AlignedBuffer, DeviceError> {
+    /// Returns the content of an LSN page to begin with: what an interrupted recovery of this log
+    /// left, else `replayed`, else the page on disk; an empty page if that does not verify.
+    fn lsn_page(&self, entry: &LsnEntry, replayed: Option<&AlignedBuffer>) -> AlignedBuffer {
         let is_page = |bytes: &PageBytes| self.header(entry, bytes).is_some();
         let copies = newest_copy(self.volume, entry.page, self.end, &is_page);
-        let copies = copies.filter(|_| !planted::is(Planted::RecoveryTakesFirstLsnPage));
         let home = match copies {
             Some(newest) => newest.bytes,
-            None => match self.volume.read_page(Purpose::Home, entry.page) {
-                Err(_) if !planted::is(Planted::UnreadStopsOpen) => {
-                    AlignedBuffer::zeroed(PAGE_BYTES)
-                }
-                home => home?,
-            },
+            None => {
+                let read = self.volume.read_page(IoPurpose::Home, entry.page);
+                read.unwrap_or_else(|_| AlignedBuffer::zeroed(PAGE_BYTES))
+            }
         };
         let at_home = self.header(entry, page_of(&home));
         if at_home.is_some_and(|lsn| lsn == self.end || replayed.is_none()) {
-            return Ok(home);
+            return home;
         }
         if let Some(replayed) = replayed
             && self.header(entry, page_of(replayed)).is_some()
         {
-            return Ok(AlignedBuffer::clone(replayed));
+            return AlignedBuffer::clone(replayed);
         }
         let mut page = AlignedBuffer::zeroed(PAGE_BYTES);
         empty(page_of_mut(&mut page), self.pool_id, entry);
-        Ok(page)
+        page
     }
 
-    /// Returns the LSN of an LSN page that verifies.
     fn header(&self, entry: &LsnEntry, bytes: &PageBytes) -> Option<Lsn> {
         let header = PageHeader::decode(bytes, self.pool_id, entry.page).ok()?;
         header.expect(PageKind::LsnPage, entry.owner()).ok()?;

@@ -1,34 +1,33 @@
-//! Transactions, their classes, and the log that makes them last.
+//! The metadata journal: transactions, their equivalence classes, and the write-ahead log.
 //!
 //! A change to metadata is built as a [`Tx`], applied to pages in memory and logged with old and
 //! new bytes ([`Journal::end`]), made durable by the commit of its class ([`Journal::commit`]), and
-//! taken to the pages' homes later ([`Journal::checkpoint`]). After a crash `recovery` redoes the
-//! log from its tail and undoes what was not committed.
+//! written back to the pages' home locations later ([`Journal::checkpoint`]). After a crash
+//! `recovery` redoes the log from its tail and undoes uncommitted classes.
 //!
 //! # Classes
 //!
 //! Transactions that touch the same page between two commits belong to one *equivalence class*,
-//! which a crash keeps or undoes whole (Chutani and others, "The Episode File System", 1992).
-//! Because a transaction declares and applies all its pages in one step under the manager's lock,
-//! a class never has a running member when it closes: closing stamps the pages at once and nobody
-//! waits.
+//! which a crash keeps or undoes whole (Chutani and others, "The Episode File System", 1992). A
+//! transaction declares and applies all its pages in one step under the manager's lock. So a class
+//! has no running member when it closes, and closing stamps the pages at once, without a wait.
 //!
 //! # Invariants
 //!
 //! - T1: A page belongs to at most one open class; touching pages of two classes merges them.
-//! - T2: Only `begin` waits, and it is called with no lock held. `end` neither waits nor fails.
-//! - T3: Log records of a page are durable before the page goes home (`checkpoint` alone writes
-//!   pages, after forcing the log).
-//! - T4: The active log and the reservations of running transactions stay within half of the ring,
+//! - T2: Only `begin` waits, and its callers hold no lock. `end` neither waits nor fails.
+//! - T3: Log records of a page are durable before the page is written back (`checkpoint` alone
+//!   writes pages, after forcing the log).
+//! - T4: The active log and the log credits of running transactions stay within half of the ring,
 //!   so the log cannot overflow.
 //! - T5: After a failed write or flush nothing more is acknowledged: the journal has *failed*, and
-//!   says so to everyone.
+//!   every later operation gets that error.
 //!
 //! # Concurrency
 //!
-//! Lock order within: turn in `begin`, checkpoint, turn to write the log, manager, buffers.
+//! Lock order inside the journal: `turn` (waiters in `begin`), checkpoint, log writer, manager,
+//! buffers.
 
-mod anew;
 mod begin;
 mod checkpoint;
 mod commit;
@@ -37,6 +36,7 @@ mod data;
 mod double_write;
 mod failure;
 mod log;
+mod lost;
 mod lsn_pages;
 mod recovery;
 mod ring;
@@ -45,13 +45,12 @@ mod testing;
 mod tx;
 mod waiters;
 
-pub(crate) use begin::Reservation;
+pub(crate) use begin::LogCredits;
 pub(crate) use checkpoint::{first_head, write_first_heads};
 pub(crate) use copies::{align_head, check_log, head_at_rest};
-pub(crate) use recovery::KeptLogData;
 pub use recovery::{RecoveryError, RecoveryReport};
-pub(crate) use recovery::{check_room, recover};
-pub(crate) use tx::{Own, OwnRange, Tx};
+pub(crate) use recovery::{ReplayedLogData, check_room, recover};
+pub(crate) use tx::{Tx, TxPage, TxPageRange};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,55 +63,45 @@ use format::journal::{JournalHead, PageRuns, put_log_data, put_merge, put_page_i
 use format::page::{STAMP_BYTES, STAMP_OFFSET};
 use format::superblock::Superblock;
 use runtime::clock::Clock;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 use storage::device::{AlignedBuffer, Ticket};
 use storage::volume::Volume;
 
-use crate::buffer::{Buffer, BufferState, Cache, PageRef, page_of, page_of_mut};
+use crate::buffer::{BufferState, Cache, PageBuffer, PageRef, page_of, page_of_mut};
 use crate::convert::wide;
 use crate::error::FsResult;
 use crate::sync::{Condvar, Mutex};
 
 use self::data::DataWrites;
-use self::log::Log;
-use self::tx::{Memory, buffers_of};
+use self::log::LogBuffer;
+use self::tx::{TxMemory, buffers_of};
 use self::waiters::CommitWaiters;
 
-/// Most bytes of active log, so that a replay is bounded.
+/// Bytes of active log: bounds the time of a replay.
 pub(crate) const ACTIVE_LOG_BYTES_DEFAULT: u64 = 32 << 20;
-/// Most pages whose changes are not at home, so that a replay is bounded.
 pub(crate) const DIRTY_PAGES_DEFAULT: usize = 4096;
-/// A class with more pages than this is closed at once.
 const CLASS_PAGES_MAX: usize = 128;
-/// Memories of ended transactions that are kept: about as many as run at a time.
 const SPARE_MEMORIES_MAX: usize = 16;
 
-/// What `end` tells: which class the transaction belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Applied {
-    /// The class, at that moment.
+pub(crate) struct AppliedTx {
     pub(crate) class: u64,
-    /// Position of the transaction's record.
     pub(crate) lsn: Lsn,
-    /// Its inline log data, if it has any.
     pub(crate) log_data: Option<LogDataId>,
 }
 
-/// The inline log data of one transaction. Several may share a position: that of their chunk.
+/// Inline log data of one transaction. Several transactions may share an `lsn`, that of their
+/// chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LogDataId {
-    /// Position of the first.
     lsn: Lsn,
-    /// Number of the transaction.
     epoch: Epoch,
 }
 
-/// How far home the inline log data of one transaction is.
 #[derive(Clone, Copy, Debug)]
 struct LogDataHome {
-    /// Pieces of segments with their bytes that are not submitted.
+    /// Partial segments with its blocks that are not yet submitted.
     partial_segments: usize,
-    /// The last data write with bytes of them.
     sequence: u64,
 }
 
@@ -122,97 +111,72 @@ impl LogDataHome {
     }
 }
 
-/// What the journal asks of the layers above it.
 pub(crate) trait CheckpointHooks: Send + Sync {
-    /// Submits the inline log data that is not yet on its way home, so that the tail
-    /// can pass it.
+    /// Submits inline log data that is only in the log as data writes, so that the tail can pass
+    /// it.
     fn submit_log_data(&self);
-    /// Everything freed before `tail` may be used again.
+    /// Releases the deferred frees before `tail` for reuse.
     fn released(&self, tail: Lsn);
 }
 
-/// An open class.
 #[derive(Debug)]
-struct Class {
-    /// Pages it has changed.
-    pages: Vec<Arc<Buffer>>,
-    /// Its first record: the tail stays at or before it.
+struct EquivalenceClass {
+    pages: Vec<Arc<PageBuffer>>,
+    /// LSN of the first record: the tail stays at or before it.
     first_lsn: Lsn,
-    /// When it was opened, on the monotonic clock.
     opened_ns: u64,
-    /// It may commit only after this data write is durable.
+    /// The class may commit only after this data write is durable.
     data_sequence: u64,
-    /// Classes that became part of it.
     absorbed: Vec<u64>,
 }
 
-/// What the manager's lock protects.
 #[derive(Debug)]
-struct State {
-    log: Log,
-    /// For transactions to come.
-    spare: Vec<Memory>,
-    classes: BTreeMap<u64, Class>,
-    /// Class to the class that absorbed it; entries go when that one closes.
+struct JournalState {
+    log: LogBuffer,
+    spare: Vec<TxMemory>,
+    classes: BTreeMap<u64, EquivalenceClass>,
+    /// Absorbed class to absorbing class, until that closes.
     merged: BTreeMap<u64, u64>,
     next_epoch: u64,
-    /// Log bytes and pages that running transactions may still take.
     reserved_bytes: u64,
     reserved_pages: usize,
     reserved_moves: usize,
-    /// How many wait in `begin`.
     waiting: usize,
-    /// Whether somebody writes the log.
     is_log_written: bool,
-    /// What others wait for.
     waiters: CommitWaiters,
-    /// Behind the last commit record, and since when the oldest change of those has been there of
-    /// which it is not known that they are durable.
+    /// End of the last commit record, and the opening time (monotonic) of the oldest closed class
+    /// that may not be durable.
     committed: (Lsn, u64),
-    /// The log is needed from here on.
     tail: Lsn,
-    /// The newest head that is durable.
     head: JournalHead,
-    /// Pages whose changes are not at home, but for those that a checkpoint has taken.
-    dirty: BTreeMap<Place, Arc<Buffer>>,
-    /// The first record of them.
+    /// Dirty pages, without those that a running checkpoint has taken.
+    dirty: BTreeMap<Place, Arc<PageBuffer>>,
     dirty_from: Option<Lsn>,
-    /// Counts the sets of dirty pages that checkpoints have taken.
+    /// Number of the current set of dirty pages; each checkpoint takes a set.
     round: u64,
-    /// Whether a checkpoint has taken a set and has yet to come to some of its pages.
+    /// A checkpoint has taken a set and not yet copied all its pages.
     is_set_being_taken: bool,
-    /// Pages as they were when a checkpoint took their set, which it has not come to yet and which
-    /// have changed since.
+    /// Frozen copies of pages of the taken set that changed before the checkpoint reached them.
     overtaken: BTreeMap<Place, PageRef>,
-    /// Dirty pages that nothing at home points to yet: they go home first.
+    /// Dirty pages that no written-back page points to: a checkpoint writes them first.
     newborn: BTreeSet<Place>,
-    /// Dirty pages between which content moved: they go home together.
+    /// Dirty pages between which content moved: a checkpoint writes them as one group.
     moved: BTreeSet<Place>,
-    /// Inline log data that is not home.
     log_data: BTreeMap<LogDataId, LogDataHome>,
 }
 
-/// Options of a journal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalOptions {
-    /// Most bytes of active log.
     pub(crate) active_bytes_max: u64,
-    /// Most pages whose changes are not at home.
     pub(crate) dirty_pages_max: usize,
 }
 
-/// Where a journal begins: at creation or after a recovery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalStart {
-    /// Position of the first chunk.
     pub(crate) lsn: Lsn,
-    /// Checksum of the chunk before it.
     pub(crate) previous_crc: u32,
-    /// First epoch to give out.
     pub(crate) epoch: Epoch,
-    /// Sequence of the last head written.
     pub(crate) head_sequence: u64,
-    /// Sequence of the last group in the double-write area.
     pub(crate) double_write_sequence: u64,
 }
 
@@ -228,34 +192,32 @@ impl JournalStart {
     }
 }
 
-/// The journal of a pool.
 pub(crate) struct Journal {
     volume: Volume,
     cache: Arc<Cache>,
     clock: Arc<dyn Clock>,
     options: JournalOptions,
-    state: Mutex<State>,
-    /// Somebody who waits in `begin` may look again.
+    state: Mutex<JournalState>,
+    /// Signals the waiter in `begin` that holds `turn`.
     space: Condvar,
-    /// Whoever wrote the log has done so: what others wait for may be durable.
+    /// Signalled when a log writer has finished.
     written: Condvar,
-    /// A commit waiter has come, or what others wait for may be durable.
+    /// Signals that a commit delay may end.
     came: Condvar,
-    /// Held by the first of those who wait in `begin`: the others wait for it.
+    /// Held by the first waiter in `begin`.
     turn: Mutex<()>,
-    /// Held by whoever checkpoints.
     checkpointer: Mutex<checkpoint::Checkpointer>,
     data: DataWrites,
     hooks: OnceLock<Weak<dyn CheckpointHooks>>,
     has_failed: AtomicBool,
     failure: Mutex<Option<String>>,
-    /// What the devices were called that the journal was on, if the last of them has failed.
+    /// Names of the journal's own devices, once all have failed.
     lost: Mutex<Option<String>>,
-    counts: Counts,
+    counts: JournalCounters,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct JournalCounters {
     transactions: AtomicU64,
     commits: AtomicU64,
     checkpoints: AtomicU64,
@@ -264,7 +226,7 @@ struct Counts {
     merges: AtomicU64,
 }
 
-/// What the journal has done so far, and how full it is.
+/// Counters of the journal, and how full it is.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalCounts {
     /// Transactions applied.
@@ -273,23 +235,23 @@ pub struct JournalCounts {
     pub commits: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
-    /// Pages that checkpoints took home, LSN pages among them.
+    /// Pages written back by checkpoints, LSN pages included.
     pub home_pages: u64,
-    /// LSN pages among these.
+    /// LSN pages written back by checkpoints.
     pub lsn_pages: u64,
-    /// Classes that became part of another.
+    /// Classes merged into another.
     pub merges: u64,
-    /// Classes that are not committed now.
+    /// Classes that are open.
     pub open_classes: usize,
     /// Bytes of records logged.
     pub record_bytes: u64,
-    /// Bytes of active log now.
+    /// Bytes of active log.
     pub active_bytes: u64,
-    /// Most bytes of active log.
+    /// Bound of the active log, in bytes.
     pub active_bytes_max: u64,
-    /// Pages whose changes are not at home now.
+    /// Dirty pages, without those that a running checkpoint has taken.
     pub dirty_pages: usize,
-    /// Most such pages.
+    /// Bound of the number of dirty pages.
     pub dirty_pages_max: usize,
 }
 
@@ -299,13 +261,12 @@ impl std::fmt::Debug for Journal {
     }
 }
 
-/// Returns the bytes of the ring that `geometry` has room for.
+/// Returns the size of the journal region without its heads.
 pub(crate) fn ring_bytes(geometry: &Geometry) -> u64 {
     geometry.journal_bytes - JOURNAL_HEADS * 4096
 }
 
 impl Journal {
-    /// Opens the journal of a pool at `start`.
     pub(crate) fn new(
         volume: Volume,
         cache: Arc<Cache>,
@@ -316,7 +277,7 @@ impl Journal {
     ) -> Journal {
         cache.log_ends_at(start.lsn);
         let ring_bytes = ring_bytes(volume.geometry());
-        let log = Log::new(
+        let log = LogBuffer::new(
             superblock.pool_id,
             superblock.writer_term,
             superblock.sector_bytes,
@@ -330,15 +291,15 @@ impl Journal {
             // T4: commits, padding and chunk headers have the other half of the ring.
             active_bytes_max: options
                 .active_bytes_max
-                .max(2 * Reservation::LARGE.log_bytes)
+                .max(2 * LogCredits::LARGE.log_bytes)
                 .min(ring_bytes / 2),
-            // Below what one transaction may ask for, `begin` would wait for ever.
+            // Below the worst case of one transaction, `begin` would wait for ever.
             dirty_pages_max: options
                 .dirty_pages_max
-                .max(2 * Reservation::LARGE.pages)
-                .min(dirty_limit.max(2 * Reservation::LARGE.pages)),
+                .max(2 * LogCredits::LARGE.pages)
+                .min(dirty_limit.max(2 * LogCredits::LARGE.pages)),
         };
-        let state = State {
+        let state = JournalState {
             log,
             spare: Vec::new(),
             classes: BTreeMap::new(),
@@ -382,13 +343,12 @@ impl Journal {
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             lost: Mutex::new(None),
-            counts: Counts::default(),
+            counts: JournalCounters::default(),
         };
-        journal.keep_log_if_apart();
+        journal.lost_log().keep_log_if_apart();
         journal
     }
 
-    /// Connects the layers above; once, before the first checkpoint.
     pub(crate) fn connect(&self, hooks: Weak<dyn CheckpointHooks>) {
         assert!(self.hooks.set(hooks).is_ok(), "a journal is connected once");
     }
@@ -397,7 +357,7 @@ impl Journal {
         self.hooks.get().and_then(Weak::upgrade)
     }
 
-    /// Whether a checkpoint is worth while: half of a bound is used up.
+    /// Returns whether half of the log or of the dirty pages is used up.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         let state = self.state.lock();
         let active = state.log.position().0 - state.tail.0;
@@ -406,24 +366,24 @@ impl Journal {
     }
 
     /// Declares, logs and applies all updates of a transaction, in one step (T2).
-    pub(crate) fn end(&self, mut tx: Tx) -> Applied {
+    pub(crate) fn end(&self, mut tx: Tx) -> AppliedTx {
         tx.memory.compare();
         self.end_in(&mut self.state.lock(), tx)
     }
 
-    /// As [`Journal::end`], of a transaction that was compared, for whoever has the manager's lock.
-    fn end_in(&self, state: &mut State, mut tx: Tx) -> Applied {
+    /// [`Journal::end`] after [`TxMemory::compare`], for a caller that holds the manager's lock.
+    fn end_in(&self, state: &mut JournalState, mut tx: Tx) -> AppliedTx {
         self.give_back(state, tx.reservation);
         if tx.is_empty() && tx.log_data.is_empty() {
             state.keep(tx.memory);
-            return Applied { class: 0, lsn: state.log.position(), log_data: None };
+            return AppliedTx { class: 0, lsn: state.log.position(), log_data: None };
         }
         if state.is_set_being_taken {
             state.leave_taken_set(&tx.memory);
         }
         if !tx.memory.apply_deltas() {
             self.fail_of(&DefectCode::AL001.found("a count would fall below zero"));
-            return Applied { class: 0, lsn: state.log.position(), log_data: None };
+            return AppliedTx { class: 0, lsn: state.log.position(), log_data: None };
         }
         self.counts.transactions.fetch_add(1, Ordering::Relaxed);
         for window in tx.memory.windows.iter_mut().filter(|window| window.buffer.is_none()) {
@@ -450,11 +410,10 @@ impl Journal {
             self.close(state, class);
         }
         state.keep(tx.memory);
-        Applied { class, lsn, log_data }
+        AppliedTx { class, lsn, log_data }
     }
 
-    /// Puts the inline log data of `tx` into the log.
-    fn put_log_data_of(&self, state: &mut State, class: u64, tx: &Tx) -> Option<LogDataId> {
+    fn put_log_data_of(&self, state: &mut JournalState, class: u64, tx: &Tx) -> Option<LogDataId> {
         let mut first = None;
         for data in &tx.log_data {
             let mut record = Vec::with_capacity(data.data.len() + 96);
@@ -468,15 +427,14 @@ impl Journal {
         Some(id)
     }
 
-    /// Logs the pages of `tx`, changes them, and enters them in the class. Returns where its record
-    /// is.
-    fn apply(&self, state: &mut State, class: u64, tx: &Tx) -> Lsn {
+    /// Logs and changes the pages of `tx`; returns the record's LSN.
+    fn apply(&self, state: &mut JournalState, class: u64, tx: &Tx) -> Lsn {
         let memory = &tx.memory;
-        let State { log, classes, dirty, dirty_from, round, newborn, .. } = state;
+        let JournalState { log, classes, dirty, dirty_from, round, newborn, .. } = state;
         let windows = || memory.windows.chunk_by(|a, b| a.place == b.place);
         let page_count = memory.page_count();
         let lsn = log.ensure_room(memory.record_bytes_max());
-        let entry = classes.entry(class).or_insert_with(|| Class {
+        let entry = classes.entry(class).or_insert_with(|| EquivalenceClass {
             pages: Vec::new(),
             first_lsn: lsn,
             opened_ns: self.clock.monotonic_ns(),
@@ -484,7 +442,7 @@ impl Journal {
             absorbed: Vec::new(),
         });
         entry.data_sequence = entry.data_sequence.max(tx.data_sequence);
-        let mut enter = |buffer: &Arc<Buffer>, page: &mut BufferState| {
+        let mut enter = |buffer: &Arc<PageBuffer>, page: &mut BufferState| {
             page.last_lsn = lsn;
             if page.first_lsn.is_none() {
                 page.first_lsn = Some(lsn);
@@ -533,10 +491,9 @@ impl Journal {
         lsn
     }
 
-    /// T1: returns the open class that all pages of a transaction are in or will be in, merging
-    /// those they are in now.
-    fn join_class(&self, state: &mut State, memory: &mut Memory) -> u64 {
-        let Memory { windows, delta_pages, classes, .. } = memory;
+    /// Merges the classes of the transaction's pages (T1). Returns the result, or a new class.
+    fn join_class(&self, state: &mut JournalState, memory: &mut TxMemory) -> u64 {
+        let TxMemory { windows, delta_pages, classes, .. } = memory;
         for buffer in buffers_of(windows, delta_pages) {
             let class = buffer.class();
             if class != 0 && !classes.contains(&class) {
@@ -549,13 +506,13 @@ impl Journal {
             state.next_epoch += 1;
             return class;
         };
-        for class in others.iter().filter(|_| !planted::is(Planted::ClassSplit)) {
+        for class in others.iter().filter(|_| !planted!(ClassSplit)) {
             self.merge(state, *class, into);
         }
         into
     }
 
-    fn merge(&self, state: &mut State, class: u64, into: u64) {
+    fn merge(&self, state: &mut JournalState, class: u64, into: u64) {
         self.counts.merges.fetch_add(1, Ordering::Relaxed);
         let mut record = Vec::new();
         put_merge(&mut record, class, into);
@@ -575,35 +532,34 @@ impl Journal {
         state.merged.insert(class, into);
     }
 
-    /// Hands a submitted data write over; returns the number that commits wait for.
+    /// Registers a data write; returns the sequence number that commits depend on.
     pub(crate) fn data_submitted(&self, ticket: Ticket) -> u64 {
         self.data.submitted(ticket)
     }
 
-    /// Returns up to which number data writes are answered.
+    /// Returns the number up to which all data writes have succeeded, durable or not.
     pub(crate) fn data_answered(&self) -> u64 {
         self.data.answered()
     }
 
-    /// Collects the answers of data writes if none was submitted since the last call.
     pub(crate) fn collect_idle_data(&self) -> FsResult<()> {
         self.data.collect_idle().map_err(|error| self.fail(&error))
     }
 
-    /// Waits until at most `count` data writes are in flight.
     pub(crate) fn wait_for_data(&self, count: usize) -> FsResult<()> {
         self.data.wait_until(count).map_err(|error| self.fail(&error))
     }
 
-    /// The inline log data lies in `partial_segments` partial segments that are not submitted; the
-    /// others go home with data writes up to `sequence`.
+    /// Records that inline log data is in `partial_segments` unsubmitted partial segments, and for
+    /// the rest in data writes up to `sequence`.
     pub(crate) fn log_data_waits(&self, id: LogDataId, partial_segments: usize, sequence: u64) {
         if let Some(home) = self.state.lock().log_data.get_mut(&id) {
             *home = LogDataHome { partial_segments, sequence };
         }
     }
 
-    /// One partial segment with the inline log data goes home with data write `sequence`.
+    /// Records that one partial segment with the inline log data is submitted as data write
+    /// `sequence`.
     pub(crate) fn log_data_submitted(&self, id: LogDataId, sequence: u64) {
         if let Some(home) = self.state.lock().log_data.get_mut(&id) {
             home.partial_segments = home.partial_segments.saturating_sub(1);
@@ -611,17 +567,14 @@ impl Journal {
         }
     }
 
-    /// Returns an epoch for the birth of blocks that are submitted now.
     pub(crate) fn birth(&self) -> Epoch {
         Epoch(self.state.lock().next_epoch)
     }
 
-    /// Returns the position in the log, for summaries.
     pub(crate) fn position(&self) -> Lsn {
         self.state.lock().log.position()
     }
 
-    /// Returns what the journal has done so far.
     pub(crate) fn counts(&self) -> JournalCounts {
         let state = self.state.lock();
         JournalCounts {
@@ -641,13 +594,13 @@ impl Journal {
     }
 }
 
-impl State {
-    /// Keeps what is about to change as it is, for the checkpoint that has taken its set of dirty
-    /// pages, unless the checkpoint has been there. From here on it is in no set.
+impl JournalState {
+    /// Freezes the pages that `memory` is about to change, if the running checkpoint has taken but
+    /// not yet copied them. They then belong to no set.
     ///
-    /// CRASH: before the first byte changes, or the checkpoint would take home what is not in the
-    /// log that it has forced (K1).
-    fn leave_taken_set(&mut self, memory: &Memory) {
+    /// CRASH: before the first byte changes. Otherwise the checkpoint would write back changes that
+    /// are not in the log it has forced (K1).
+    fn leave_taken_set(&mut self, memory: &TxMemory) {
         for buffer in buffers_of(&memory.windows, &memory.delta_pages) {
             let mut page = buffer.state.lock();
             if page.first_lsn.is_some() && page.round != self.round {
@@ -658,8 +611,7 @@ impl State {
         }
     }
 
-    /// Keeps the memory of a transaction for others.
-    fn keep(&mut self, mut memory: Memory) {
+    fn keep(&mut self, mut memory: TxMemory) {
         if self.spare.len() < SPARE_MEMORIES_MAX {
             memory.clear();
             self.spare.push(memory);
@@ -667,12 +619,18 @@ impl State {
     }
 }
 
-/// The stamp as it is, if no open class has touched the page yet.
-fn first_stamp<'p>(buffer: &Buffer, page: &'p BufferState) -> Option<&'p [u8]> {
+/// Returns the page's stamp for the undo record, if no open class has changed the page yet.
+fn first_stamp<'p>(buffer: &PageBuffer, page: &'p BufferState) -> Option<&'p [u8]> {
     (buffer.class() == 0).then(|| &page.bytes[STAMP_OFFSET..STAMP_OFFSET + STAMP_BYTES])
 }
 
-/// Bytes that the commit of a class with `pages` pages takes.
 fn commit_record_bytes(pages: usize) -> u64 {
     wide(format::journal::RECORD_HEAD_BYTES + 8 + pages * format::journal::COMMIT_PAGE_BYTES)
+}
+
+runtime::view! {
+    /// The journal, while its devices are lost or come back.
+    pub(crate) struct LostLog of Journal;
+    /// Returns the operations for a journal whose devices may be lost.
+    fn lost_log;
 }

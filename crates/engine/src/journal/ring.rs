@@ -1,49 +1,44 @@
-//! The ring of the log as a recovery reads it: in large pieces, each once while the log is
-//! followed; page by page where a piece cannot be read, for one bad sector must not stand for its
-//! neighbours.
+//! Reader of the log's ring for a recovery. Reads large pieces, once each while the log is
+//! followed, and falls back to single pages where a piece cannot be read, so that one bad sector
+//! does not hide its neighbours.
 //!
 //! # Invariants
 //!
-//! - LU1: Of a page that could not be read no byte is given: who asks for it is told, and who does
-//!   not ask need not know.
+//! - LU1: No byte of an unreadable page is returned: a read that touches the page fails, and reads
+//!   beside it succeed.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use format::geometry::JOURNAL_HEADS;
 use format::page::PAGE_BYTES;
-use runtime::planted::{self, Planted};
-use storage::device::{AlignedBuffer, DeviceError, Purpose};
+use storage::device::{AlignedBuffer, DeviceError, IoPurpose};
 use storage::volume::Volume;
 
 use super::ring_bytes;
 use crate::convert::{index_wide, wide};
 
-/// Pieces kept in memory: more than the largest chunk can touch.
+/// Cached pieces: more than the largest chunk can touch.
 const PIECES_MAX: usize = 8;
 
-/// See the module's header.
-pub(super) struct Ring<'a> {
+pub(super) struct LogRing<'a> {
     volume: &'a Volume,
     piece_bytes: u64,
     bytes: u64,
-    /// Where it begins on the device.
     offset: u64,
-    /// Pieces read so far, by number.
-    pieces: BTreeMap<u64, Piece>,
+    pieces: BTreeMap<u64, RingPiece>,
 }
 
-struct Piece {
+struct RingPiece {
     bytes: AlignedBuffer,
-    /// Where pages begin that could not be read, and what was said.
+    /// Unreadable pages by their offset in the piece, each with its error.
     unread: BTreeMap<usize, DeviceError>,
 }
 
-impl<'a> Ring<'a> {
-    /// Returns the ring of a pool, of which nothing was read.
-    pub(super) fn new(volume: &'a Volume, piece_bytes: u64) -> Ring<'a> {
+impl<'a> LogRing<'a> {
+    pub(super) fn new(volume: &'a Volume, piece_bytes: u64) -> LogRing<'a> {
         let geometry = volume.geometry();
-        Ring {
+        LogRing {
             volume,
             piece_bytes,
             bytes: ring_bytes(geometry),
@@ -52,17 +47,12 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Returns where the piece ends that the byte at `offset` is in.
-    pub(super) fn piece_end(&self, offset: u64) -> u64 {
-        (offset / self.piece_bytes + 1) * self.piece_bytes
-    }
-
-    /// Returns the ring from `offset`, which is below its end, to the end of its piece, or to the
-    /// next page that could not be read.
+    /// Returns the bytes from `offset`, which is inside the ring, to the end of the piece or to the
+    /// next unreadable page.
     ///
     /// # Errors
     ///
-    /// What the device said of the page that has the byte at `offset` (LU1).
+    /// The device's error for the page at `offset` (LU1).
     pub(super) fn from(&mut self, offset: u64) -> Result<&[u8], DeviceError> {
         let number = offset / self.piece_bytes;
         let start = number * self.piece_bytes;
@@ -73,7 +63,7 @@ impl<'a> Ring<'a> {
         let piece = match self.pieces.entry(number) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                entry.insert(Piece::read(self.volume, self.offset + start, length)?)
+                entry.insert(RingPiece::read(self.volume, self.offset + start, length)?)
             }
         };
         let at = index_wide(offset - start);
@@ -85,11 +75,11 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Copies `length` bytes at ring offset `offset`, as far as the ring goes.
+    /// Copies `length` bytes at ring offset `offset`, cut off at the end of the ring.
     ///
     /// # Errors
     ///
-    /// What the device said of one of them.
+    /// The device's error if one of the pages cannot be read.
     pub(super) fn bytes_at(
         &mut self,
         offset: u64,
@@ -109,22 +99,22 @@ impl<'a> Ring<'a> {
     }
 }
 
-impl Piece {
-    fn read(volume: &Volume, offset: u64, length: usize) -> Result<Piece, DeviceError> {
-        match volume.read_fixed(Purpose::Journal, offset, length) {
-            Ok(bytes) => return Ok(Piece { bytes, unread: BTreeMap::new() }),
-            Err(DeviceError::Io { .. }) if !planted::is(Planted::RingReadWhole) => {}
-            // It does not answer, or is gone: no page is another.
+impl RingPiece {
+    fn read(volume: &Volume, offset: u64, length: usize) -> Result<RingPiece, DeviceError> {
+        match volume.read_fixed(IoPurpose::Journal, offset, length) {
+            Ok(bytes) => return Ok(RingPiece { bytes, unread: BTreeMap::new() }),
+            Err(DeviceError::Io { .. }) => {}
+            // The device is gone or does not answer, so reading single pages would fail too.
             Err(error) => return Err(error),
         }
         let (mut bytes, mut unread) = (AlignedBuffer::zeroed(length), BTreeMap::new());
         for (number, page) in bytes.as_chunks_mut::<PAGE_BYTES>().0.iter_mut().enumerate() {
             let at = number * PAGE_BYTES;
-            match volume.read_fixed(Purpose::Journal, offset + wide(at), PAGE_BYTES) {
+            match volume.read_fixed(IoPurpose::Journal, offset + wide(at), PAGE_BYTES) {
                 Ok(found) => page.copy_from_slice(&found),
                 Err(error) => _ = unread.insert(at, error),
             }
         }
-        Ok(Piece { bytes, unread })
+        Ok(RingPiece { bytes, unread })
     }
 }

@@ -1,19 +1,19 @@
-//! A transaction: an ordered list of page updates, built in private and applied at its end.
+//! A transaction: a list of page updates, built in private and applied at its end.
 //!
-//! While a transaction is built it sees its own changes and nobody else does, so it may fail or be
-//! dropped at any moment before its end at no cost. At its end all its updates are declared,
-//! logged and applied in one step that neither waits nor fails.
+//! No other transaction sees the updates before the end, so until then the transaction may fail or
+//! be dropped at no cost. Its end declares, logs and applies all updates in one step that neither
+//! waits nor fails.
 //!
 //! Two sorts of update serve two sorts of page:
 //!
-//! - *Bytes*: the transaction works on a copy of a *window* of the page ([`Tx::add_edit`]); what
-//!   differs at the end is the update. The bytes that differ must belong to the caller: its vnode's
-//!   anode slot, its directory's pages, its map pages.
-//! - *Deltas*: pages that everyone changes (bitmaps, counts) get operations instead of bytes, which
-//!   are applied to the page as it is at the end: [`Tx::set_bits`], [`Tx::add_u32`],
-//!   [`Tx::add_u64`], [`Tx::put`].
+//! - *Bytes*: the transaction edits a copy of a *window* of the page ([`Tx::add_edit`]); the bytes
+//!   that differ at the end are the update. The caller must own them: its vnode's anode slot, its
+//!   directory's pages, its map pages.
+//! - *Deltas*: pages shared by all transactions (bitmaps, counts) get operations, which apply to
+//!   the page's content at the end: [`Tx::set_bits`], [`Tx::add_u32`], [`Tx::add_u64`],
+//!   [`Tx::put`].
 //!
-//! At the end the bytes of a page are changed where they are, unless somebody still reads them.
+//! The end changes a page's bytes in place, or copies them first if a reader holds them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,46 +26,41 @@ use format::journal::{
 use format::page::{PAGE_BYTES, PageBytes, STAMP_BYTES, read_u32, read_u64, write_u32, write_u64};
 use storage::device::{AlignedBuffer, SharedBytes};
 
-use crate::buffer::{Buffer, PageRef, page_of_mut};
+use crate::buffer::{PageBuffer, PageRef, page_of_mut};
 use crate::convert::index_wide;
-use crate::gate::Reserves;
+use crate::gate::LogCreditGuard;
 
-use super::Reservation;
+use super::LogCredits;
 
-/// So many equal bytes do not split a run of changed bytes: a run's head and the bytes kept twice
-/// cost as much.
+/// Equal runs up to this length do not split a changed run: a run's head costs as much.
 const RUN_GAP_BYTES: usize = 4;
-/// The same in a window that was all zero, of which bytes are kept once.
+/// [`RUN_GAP_BYTES`] for a window that was all zero, where only the new bytes are logged.
 const RUN_GAP_BYTES_OF_ZEROS: usize = 8;
 
-/// Most pages that one transaction may touch; long operations are chains of transactions.
+/// Long operations are chains of transactions of at most this many pages.
 pub(crate) const TX_PAGES_MAX: usize = 512;
 
-/// Windows that a transaction has of one page before it takes all of it: many small ones cost more.
+/// With this many windows of one page, a transaction takes the whole page.
 const PAGE_WINDOWS_MAX: usize = 6;
 
-/// Most bytes of working memory that outlive a transaction, for the next one.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
-/// A window of a page that the transaction works on.
+/// A range of a page, copied for editing.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct EditWindow {
     pub(super) place: Place,
-    /// The page in memory; `None` until the end: it is new, and logged whole.
-    pub(super) buffer: Option<Arc<Buffer>>,
-    /// The page as it was when its bytes were copied; given up once they were compared.
+    /// The cached page; `None` until the end for a new page, which is logged whole.
+    pub(super) buffer: Option<Arc<PageBuffer>>,
+    /// The page from which the bytes were copied, until [`TxMemory::compare`].
     base: Option<PageRef>,
-    /// Which bytes of the page.
     range: Range<usize>,
-    /// Where they are in [`Memory::bytes`].
     at: usize,
-    /// Which of [`Memory::runs`] are its changed bytes.
+    /// Changed bytes, as indexes into [`TxMemory::runs`].
     runs: Range<usize>,
-    /// Whether nothing was in this place.
     pub(super) is_new: bool,
 }
 
-impl Window {
+impl EditWindow {
     fn bytes_at(&self, range: &Range<usize>) -> Range<usize> {
         let start = self.at + (range.start - self.range.start);
         start..start + range.len()
@@ -80,33 +75,24 @@ impl Window {
     }
 }
 
-/// A page that everyone changes, on which the transaction has operations.
 #[derive(Debug)]
 pub(super) struct DeltaPage {
-    pub(super) buffer: Arc<Buffer>,
-    /// Which of [`Memory::runs`] its operations change.
+    pub(super) buffer: Arc<PageBuffer>,
     runs: Range<usize>,
-    /// Where in [`Memory::bytes`] the bytes of these runs are as they were.
+    /// Start in [`TxMemory::bytes`] of the old bytes of `runs`.
     saved_at: usize,
-    /// Its first operation, in [`Memory::deltas`].
     first: usize,
 }
 
-/// One operation on a page that everyone changes.
 #[derive(Debug)]
 enum Delta {
-    /// Sets or clears `count` bits of a bitmap page from `first` on.
     Bits { first: u32, count: u32, is_set: bool },
-    /// Adds to a 32-bit count.
     AddU32 { offset: usize, delta: i64 },
-    /// Adds to a 64-bit count.
     AddU64 { offset: usize, delta: i64 },
-    /// Sets bytes, which are in [`Memory::bytes`].
     Put { offset: usize, bytes: Range<usize> },
 }
 
 impl Delta {
-    /// Returns the range of bytes that the operation may change.
     fn range(&self) -> (usize, usize) {
         match self {
             Delta::Bits { first, count, .. } => {
@@ -120,7 +106,6 @@ impl Delta {
         }
     }
 
-    /// Makes `other` part of this operation, if both add to the same count.
     fn absorb(&mut self, other: &Delta) -> bool {
         match (self, other) {
             (Delta::AddU32 { offset, delta: sum }, Delta::AddU32 { offset: same, delta })
@@ -134,9 +119,8 @@ impl Delta {
         }
     }
 
-    /// Applies the operation; `None` if it can't be so: a bit is set that is set, cleared that is
-    /// clear, or a count leaves its bounds. Either a damaged map has misled the allocator, or it
-    /// has given a place out twice. `memory` has the bytes to put.
+    /// Applies the operation. `None` if a bit has its new value already or a count leaves its
+    /// bounds: a map is damaged, or the allocator allocated a place twice.
     #[must_use]
     fn apply(&self, page: &mut PageBytes, memory: &[u8]) -> Option<()> {
         match self {
@@ -164,7 +148,6 @@ impl Delta {
     }
 }
 
-/// Inline log data: bytes of a file in the log, with the transaction that points to them.
 #[derive(Debug)]
 pub(super) struct LogData {
     pub(super) place: Place,
@@ -172,27 +155,23 @@ pub(super) struct LogData {
     pub(super) data: SharedBytes,
 }
 
-/// What a transaction works in. One serves many, one after the other, so that none of them has to
-/// ask for memory.
+/// Reused, so that most transactions allocate nothing.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
-    pub(super) windows: Vec<Window>,
+pub(super) struct TxMemory {
+    pub(super) windows: Vec<EditWindow>,
     pub(super) delta_pages: Vec<DeltaPage>,
-    /// Operations, each with the position of the next one on its page, or its own.
+    /// Operations, each with the index of the next one on its page; the last has its own index.
     deltas: Vec<(Delta, usize)>,
-    /// Bytes of windows, bytes to put, and bytes as they were.
+    /// Window copies, bytes to put, and old bytes of delta runs.
     bytes: Vec<u8>,
-    /// Ranges of pages.
     runs: Vec<(usize, usize)>,
-    /// For the classes of its pages.
     pub(super) classes: Vec<u64>,
 }
 
-impl Memory {
-    /// Forgets all but the room that it has, if that is not too much.
+impl TxMemory {
     pub(super) fn clear(&mut self) {
         if self.bytes.capacity() > SPARE_BYTES_MAX {
-            *self = Memory::default();
+            *self = TxMemory::default();
             return;
         }
         self.windows.clear();
@@ -203,8 +182,7 @@ impl Memory {
         self.classes.clear();
     }
 
-    /// Finds which bytes of each window differ from what was copied, and lets go of that. Then
-    /// windows of one page are side by side.
+    /// Finds the changed bytes of each window, and sorts windows by page.
     pub(super) fn compare(&mut self) {
         self.windows.sort_by_key(|window| window.place);
         for window in &mut self.windows {
@@ -217,7 +195,7 @@ impl Memory {
         }
     }
 
-    /// Applies the operations to the pages that everyone changes. If one can't be so, none was.
+    /// Applies all operations, or none and returns `false` if one is impossible.
     #[must_use]
     pub(super) fn apply_deltas(&mut self) -> bool {
         for index in 0..self.delta_pages.len() {
@@ -232,7 +210,6 @@ impl Memory {
         true
     }
 
-    /// Finds which runs of delta page `index` change.
     fn plan_runs(&mut self, index: usize) {
         let start = self.runs.len();
         let own = deltas_of(&self.deltas, &self.delta_pages[index]);
@@ -243,7 +220,6 @@ impl Memory {
         self.delta_pages[index].saved_at = self.bytes.len();
     }
 
-    /// Keeps the bytes that change, and changes them.
     fn apply_to(&mut self, index: usize) -> Option<()> {
         let page = &self.delta_pages[index];
         let mut state = page.buffer.state.lock();
@@ -264,8 +240,7 @@ impl Memory {
         }
     }
 
-    /// Returns the runs of a page to which deltas were applied: where they begin, and their bytes
-    /// as they were.
+    /// Returns the changed runs of a delta page: their starts and old bytes.
     fn saved_runs(&self, page: &DeltaPage) -> impl Iterator<Item = (usize, &[u8])> {
         let mut saved = page.saved_at;
         self.runs[page.runs.clone()].iter().map(move |&(start, end)| {
@@ -275,18 +250,16 @@ impl Memory {
         })
     }
 
-    /// Logs the runs of a page to which its deltas were applied.
     pub(super) fn log_deltas(&self, log: &mut PageRuns<'_>, page: &DeltaPage, current: &PageBytes) {
         for (start, old) in self.saved_runs(page) {
             log.put(start, old, &current[start..start + old.len()]);
         }
     }
 
-    /// Logs what changes in a window, and changes it in `current`.
     pub(super) fn log_and_apply(
         &self,
         log: &mut PageRuns<'_>,
-        window: &Window,
+        window: &EditWindow,
         current: &mut PageBytes,
     ) {
         for &(start, end) in &self.runs[window.runs.clone()] {
@@ -296,17 +269,14 @@ impl Memory {
         }
     }
 
-    /// Returns the content of a new page.
-    pub(super) fn new_page(&self, window: &Window) -> &PageBytes {
+    pub(super) fn new_page(&self, window: &EditWindow) -> &PageBytes {
         self.bytes[window.at..].first_chunk().expect("a new page is a whole one")
     }
 
-    /// Returns how many pages all this changes.
     pub(super) fn page_count(&self) -> usize {
         self.windows.chunk_by(|a, b| a.place == b.place).count() + self.delta_pages.len()
     }
 
-    /// Returns the most bytes that a record of all this takes.
     pub(super) fn record_bytes_max(&self) -> usize {
         let pages = self.windows.len() + self.delta_pages.len();
         let images = self.windows.iter().filter(|window| window.is_new).count();
@@ -319,18 +289,16 @@ impl Memory {
     }
 }
 
-/// Returns the pages of windows, which are side by side where they are of one page, and those of
-/// deltas.
+/// Returns each touched page once. `windows` must be sorted by page.
 pub(super) fn buffers_of<'m>(
-    windows: &'m [Window],
+    windows: &'m [EditWindow],
     delta_pages: &'m [DeltaPage],
-) -> impl Iterator<Item = &'m Arc<Buffer>> {
+) -> impl Iterator<Item = &'m Arc<PageBuffer>> {
     let pages = windows.chunk_by(|a, b| a.place == b.place);
     let of_windows = pages.filter_map(|windows| windows.first()?.buffer.as_ref());
     of_windows.chain(delta_pages.iter().map(|page| &page.buffer))
 }
 
-/// Returns the operations on `page`, in their order.
 fn deltas_of<'m>(
     deltas: &'m [(Delta, usize)],
     page: &DeltaPage,
@@ -340,54 +308,40 @@ fn deltas_of<'m>(
     positions.filter_map(|at| deltas.get(at)).map(|(delta, _)| delta)
 }
 
-/// A transaction that is being built.
 #[derive(Debug)]
 pub(crate) struct Tx {
-    /// Number in the pool's count of transactions.
     pub(crate) epoch: Epoch,
-    /// What `begin` took for it.
-    pub(super) reservation: Reservation,
-    pub(super) memory: Memory,
+    pub(super) reservation: LogCredits,
+    pub(super) memory: TxMemory,
     pub(super) log_data: Vec<LogData>,
-    /// The class may commit only after this data write is durable.
     pub(super) data_sequence: u64,
-    /// Pages that were at home before, between which content moved.
     pub(super) moved: Vec<Place>,
-    /// Of one that has a part of the log reserved.
-    _reserves: Option<Reserves>,
+    /// Present while log credits are reserved.
+    _reserves: Option<LogCreditGuard>,
 }
 
-/// What a transaction has of a range of a page.
-pub(crate) enum OwnRange<'t> {
-    /// All of it is as everyone sees it.
+pub(crate) enum TxPageRange<'t> {
     Nothing,
-    /// All of it is the transaction's.
     All(&'t [u8]),
-    /// It has windows in it.
     Part,
 }
 
-/// Where a transaction has bytes of its own version of a page.
-pub(crate) struct OwnAt(Range<usize>);
+pub(crate) struct TxRangePosition(Range<usize>);
 
-/// A page as a transaction has changed it.
-pub(crate) enum Own<'t> {
-    /// It has a copy of all of it.
+pub(crate) enum TxPage<'t> {
     Whole(&'t PageBytes),
-    /// It has windows of it: a copy of the page with these.
     Patched(PageRef),
 }
 
 impl Tx {
-    /// Starts a transaction that works in `memory`, which is clear.
-    pub(super) fn new(epoch: Epoch, reservation: Reservation, memory: Memory) -> Tx {
+    pub(super) fn new(epoch: Epoch, reservation: LogCredits, memory: TxMemory) -> Tx {
         let (log_data, moved) = (Vec::new(), Vec::new());
-        let _reserves = (reservation.log_bytes > 0).then(Reserves::new);
+        let _reserves = (reservation.log_bytes > 0).then(LogCreditGuard::new);
         Tx { epoch, reservation, memory, log_data, data_sequence: 0, moved, _reserves }
     }
 
-    /// Content moves from page `source` to page `target`: neither may be at home without the
-    /// other, or a crash that loses the log too would lose or double a name.
+    /// Notes that content moves from page `source` to page `target`. Writing back one without the
+    /// other, and losing the log, would lose or double a name.
     pub(crate) fn moves(&mut self, source: Place, target: Place) {
         if source != target {
             for place in [source, target] {
@@ -398,9 +352,9 @@ impl Tx {
         }
     }
 
-    /// Content moves, or what leads to it changes, among `places`: as [`Tx::moves`]. Pages that
-    /// this transaction makes go home before all others anyway. Returns whether the reservation,
-    /// less `kept`, allows it; if not, nothing was noted.
+    /// [`Tx::moves`] between all existing pages of `places` (new pages are written back first
+    /// anyway). Returns `false`, and notes nothing, if the reservation less `kept` does not allow
+    /// it.
     #[must_use]
     pub(crate) fn moves_among(&mut self, places: &[Place], kept: usize) -> bool {
         let is_new = |place: &Place| self.windows_of(*place).any(|window| window.is_new);
@@ -421,38 +375,34 @@ impl Tx {
         is_allowed
     }
 
-    fn windows_of(&self, place: Place) -> impl Iterator<Item = &Window> {
+    fn windows_of(&self, place: Place) -> impl Iterator<Item = &EditWindow> {
         self.memory.windows.iter().filter(move |window| window.place == place)
     }
 
-    /// Returns this transaction's own version of the page at `place`, if it has one.
-    pub(crate) fn view(&self, place: Place) -> Option<Own<'_>> {
+    pub(crate) fn view(&self, place: Place) -> Option<TxPage<'_>> {
         let first = self.windows_of(place).next()?;
         if first.range == (0..PAGE_BYTES) {
             let bytes = self.memory.bytes[first.at..].first_chunk();
-            return Some(Own::Whole(bytes.expect("it is a whole page")));
+            return Some(TxPage::Whole(bytes.expect("it is a whole page")));
         }
-        Some(Own::Patched(Arc::new(self.patched(place)?)))
+        Some(TxPage::Patched(Arc::new(self.patched(place)?)))
     }
 
-    /// Returns what this transaction has of `range` of the page at `place`.
-    pub(crate) fn peek(&self, place: Place, range: &Range<usize>) -> OwnRange<'_> {
+    pub(crate) fn peek(&self, place: Place, range: &Range<usize>) -> TxPageRange<'_> {
         match self.windows_of(place).find(|window| window.meets(range)) {
-            None => OwnRange::Nothing,
-            Some(own) if own.holds(range) => OwnRange::All(&self.memory.bytes[own.bytes_at(range)]),
-            Some(_) => OwnRange::Part,
+            None => TxPageRange::Nothing,
+            Some(own) if own.holds(range) => {
+                TxPageRange::All(&self.memory.bytes[own.bytes_at(range)])
+            }
+            Some(_) => TxPageRange::Part,
         }
     }
 
-    /// Returns a copy of the page at `place` as it is now, of which the transaction has windows,
-    /// with these.
     fn patched(&self, place: Place) -> Option<AlignedBuffer> {
         let (_, now) = self.page_of_window(place)?;
         Some(self.with_windows(place, &now))
     }
 
-    /// Returns a copy of `page`, which is at `place`, with the windows that the transaction has of
-    /// it.
     fn with_windows(&self, place: Place, page: &AlignedBuffer) -> AlignedBuffer {
         let mut page = AlignedBuffer::clone(page);
         for window in self.windows_of(place) {
@@ -462,28 +412,32 @@ impl Tx {
         page
     }
 
-    /// Takes `range` of a page with its bytes as they are, of which this transaction has no window
-    /// yet that meets it; returns its own version, to change: only bytes that belong to the caller.
+    /// Copies `range` of a page into a new window, and returns the copy for editing. The range must
+    /// not overlap another window. The caller must own the bytes that it changes.
     pub(crate) fn add_edit(
         &mut self,
-        (buffer, base): (Arc<Buffer>, PageRef),
+        (buffer, base): (Arc<PageBuffer>, PageRef),
         range: Range<usize>,
     ) -> &mut [u8] {
         assert!(range.start.is_multiple_of(WORD_BYTES) && range.len().is_multiple_of(WORD_BYTES));
         let (place, at) = (buffer.place, self.memory.bytes.len());
         self.memory.bytes.extend_from_slice(&base[range.clone()]);
         let (buffer, base) = (Some(buffer), Some(base));
-        self.push_window(Window { place, buffer, base, range, at, runs: 0..0, is_new: false });
+        self.push_window(EditWindow { place, buffer, base, range, at, runs: 0..0, is_new: false });
         &mut self.memory.bytes[at..]
     }
 
-    /// Returns where the transaction has `range` of its own version of the page at `place`, if it
-    /// has one that meets it, or has so many that it takes the whole page.
-    pub(crate) fn own_range(&mut self, place: Place, range: &Range<usize>) -> Option<OwnAt> {
+    /// Returns the transaction's own version of `range`, with one window of the whole page if
+    /// needed. `None` if no window overlaps it and there are fewer than [`PAGE_WINDOWS_MAX`].
+    pub(crate) fn own_range(
+        &mut self,
+        place: Place,
+        range: &Range<usize>,
+    ) -> Option<TxRangePosition> {
         let (mut apart, mut meets) = (0, false);
         for own in self.windows_of(place) {
             if own.holds(range) {
-                return Some(OwnAt(own.bytes_at(range)));
+                return Some(TxRangePosition(own.bytes_at(range)));
             }
             meets |= own.meets(range);
             apart += 1;
@@ -492,30 +446,26 @@ impl Tx {
             return None;
         }
         let at = self.make_whole(place)?;
-        Some(OwnAt(at + range.start..at + range.end))
+        Some(TxRangePosition(at + range.start..at + range.end))
     }
 
-    /// Returns the page of which the transaction has a window, as it is now: another transaction
-    /// may have changed what is outside of the window since that was copied, and the caller may
-    /// have come to own that only then.
-    pub(crate) fn page_of_window(&self, place: Place) -> Option<(Arc<Buffer>, PageRef)> {
+    /// Returns the cached page as it is now: since a window was copied, other transactions may have
+    /// changed bytes outside of it.
+    pub(crate) fn page_of_window(&self, place: Place) -> Option<(Arc<PageBuffer>, PageRef)> {
         let buffer = self.windows_of(place).next()?.buffer.clone()?;
         let now = buffer.bytes();
         Some((buffer, now))
     }
 
-    /// Whether the transaction has any of the page at `place`.
     pub(crate) fn has_page(&self, place: Place) -> bool {
         self.windows_of(place).next().is_some()
     }
 
-    /// Returns what [`Tx::own_range`] found, to change.
-    pub(crate) fn own_bytes(&mut self, OwnAt(at): OwnAt) -> &mut [u8] {
+    pub(crate) fn own_bytes(&mut self, TxRangePosition(at): TxRangePosition) -> &mut [u8] {
         &mut self.memory.bytes[at]
     }
 
-    /// Makes one window of the windows of the page at `place`: all of it, the rest as it is now.
-    /// Returns where that is.
+    /// Replaces the windows of a page by one of the whole current page. Returns its start.
     fn make_whole(&mut self, place: Place) -> Option<usize> {
         let (_, now) = self.page_of_window(place)?;
         let (page, at) = (self.with_windows(place, &now), self.memory.bytes.len());
@@ -538,14 +488,13 @@ impl Tx {
         Some(at)
     }
 
-    /// Returns this transaction's own version of the page at `place`, if it has one, to change.
     pub(crate) fn own_mut(&mut self, place: Place) -> Option<&mut PageBytes> {
         let at = self.own_range(place, &(0..PAGE_BYTES))?;
         self.own_bytes(at).first_chunk_mut()
     }
 
-    /// Returns a new page at `place`, zero, to fill; it is logged whole. `None` if the transaction
-    /// has a page there: who says that the place is free is wrong.
+    /// Returns a new zeroed page, logged whole. `None` if the transaction has a page there already:
+    /// the map that reported the place as free is wrong.
     pub(crate) fn new_page(&mut self, place: Place) -> Option<&mut PageBytes> {
         if self.windows_of(place).next().is_some() {
             return None;
@@ -554,23 +503,22 @@ impl Tx {
         self.memory.bytes.resize(at + PAGE_BYTES, 0);
         let (range, runs) = (0..PAGE_BYTES, 0..0);
         let (buffer, base) = (None, None);
-        self.push_window(Window { place, buffer, base, range, at, runs, is_new: true });
+        self.push_window(EditWindow { place, buffer, base, range, at, runs, is_new: true });
         self.memory.bytes[at..].first_chunk_mut()
     }
 
-    fn push_window(&mut self, window: Window) {
+    fn push_window(&mut self, window: EditWindow) {
         assert!(self.memory.windows.len() < TX_PAGES_MAX, "a transaction touches too many pages");
         self.memory.windows.push(window);
     }
 
-    /// Adds an operation to those on the page of `buffer`, unless `join` makes it part of one.
     fn delta(
         &mut self,
-        buffer: &Arc<Buffer>,
+        buffer: &Arc<PageBuffer>,
         delta: Delta,
         join: impl Fn(&mut Delta, &Delta) -> bool,
     ) {
-        let Memory { delta_pages, deltas, .. } = &mut self.memory;
+        let TxMemory { delta_pages, deltas, .. } = &mut self.memory;
         let new = deltas.len();
         let Some(page) = delta_pages.iter().find(|page| page.buffer.place == buffer.place) else {
             let (buffer, runs) = (Arc::clone(buffer), 0..0);
@@ -593,74 +541,66 @@ impl Tx {
         deltas.push((delta, new));
     }
 
-    /// Sets or clears `count` bits of a bitmap page from `first` on.
-    pub(crate) fn set_bits(&mut self, buffer: &Arc<Buffer>, first: u32, count: u32, is_set: bool) {
+    pub(crate) fn set_bits(
+        &mut self,
+        buffer: &Arc<PageBuffer>,
+        first: u32,
+        count: u32,
+        is_set: bool,
+    ) {
         self.delta(buffer, Delta::Bits { first, count, is_set }, |_, _| false);
     }
 
-    /// Adds `delta` to the 32-bit count at `offset`.
-    pub(crate) fn add_u32(&mut self, buffer: &Arc<Buffer>, offset: usize, delta: i64) {
+    pub(crate) fn add_u32(&mut self, buffer: &Arc<PageBuffer>, offset: usize, delta: i64) {
         self.delta(buffer, Delta::AddU32 { offset, delta }, Delta::absorb);
     }
 
-    /// Adds `delta` to the 64-bit count at `offset`.
-    pub(crate) fn add_u64(&mut self, buffer: &Arc<Buffer>, offset: usize, delta: i64) {
+    pub(crate) fn add_u64(&mut self, buffer: &Arc<PageBuffer>, offset: usize, delta: i64) {
         self.delta(buffer, Delta::AddU64 { offset, delta }, Delta::absorb);
     }
 
-    /// Sets bytes of a page that everyone changes; the last to end decides.
-    pub(crate) fn put(&mut self, buffer: &Arc<Buffer>, offset: usize, bytes: &[u8]) {
+    /// Sets bytes of a shared page. The transaction that ends last wins.
+    pub(crate) fn put(&mut self, buffer: &Arc<PageBuffer>, offset: usize, bytes: &[u8]) {
         let at = self.memory.bytes.len();
         self.memory.bytes.extend_from_slice(bytes);
         self.delta(buffer, Delta::Put { offset, bytes: at..at + bytes.len() }, |_, _| false);
     }
 
-    /// Puts `data`, the block of `owner` whose home is `place`, into the log with this
-    /// transaction.
     pub(crate) fn add_log_data(&mut self, place: Place, owner: LogDataOwner, data: SharedBytes) {
         self.log_data.push(LogData { place, owner, data });
     }
 
-    /// The transaction points to data of this write: it may commit only after it is durable.
     pub(crate) fn depends_on_data(&mut self, sequence: u64) {
         self.data_sequence = self.data_sequence.max(sequence);
     }
 
-    /// Whether the transaction would change nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.memory.windows.is_empty() && self.memory.delta_pages.is_empty()
     }
 
-    /// How many pages the transaction touches, at most.
+    /// Returns an upper bound of the number of pages touched.
     pub(crate) fn page_count(&self) -> usize {
         self.memory.windows.len() + self.memory.delta_pages.len()
     }
 }
 
-/// Bytes in which what differs is looked for.
 const WORD_BYTES: usize = 8;
-/// Bytes of a window that are compared at once, in a few instructions: most are as they were.
 const LINE_BYTES: usize = 64;
 
-/// Finds the runs of changed bytes of one window.
 struct RunFinder<'m> {
-    /// All runs; those from `first` on are of this window.
     runs: &'m mut Vec<(usize, usize)>,
     first: usize,
-    /// Most equal bytes that do not split a run.
     gap_bytes: usize,
 }
 
 impl<'m> RunFinder<'m> {
-    /// Returns a finder that adds to `runs` those of a window that was `old`.
     fn new(runs: &'m mut Vec<(usize, usize)>, old: &[u8]) -> RunFinder<'m> {
         let first = runs.len();
         let gap_bytes = if is_zero(old) { RUN_GAP_BYTES_OF_ZEROS } else { RUN_GAP_BYTES };
         RunFinder { runs, first, gap_bytes }
     }
 
-    /// Adds the runs in which `new` differs from `old`, which begins at `offset` of its page: whole
-    /// words.
+    /// Adds the runs in which `new` differs from `old`. `offset` is the start in the page.
     fn compare(&mut self, old: &[u8], new: &[u8], offset: usize) {
         let (old_lines, old_rest) = old.as_chunks::<LINE_BYTES>();
         let (new_lines, new_rest) = new[..old.len()].as_chunks::<LINE_BYTES>();
@@ -693,7 +633,7 @@ impl<'m> RunFinder<'m> {
     }
 }
 
-/// Whether two lines are the same: without a branch, so that it is a few wide instructions.
+/// Branch-free, so that the compiler uses a few wide instructions.
 fn is_same_line(old: &[u8; LINE_BYTES], new: &[u8; LINE_BYTES]) -> bool {
     let (old, new) = (old.as_chunks::<WORD_BYTES>().0, new.as_chunks::<WORD_BYTES>().0);
     let words = old.iter().zip(new);
@@ -704,13 +644,12 @@ fn differing_bits(old: [u8; WORD_BYTES], new: [u8; WORD_BYTES]) -> u64 {
     u64::from_le_bytes(old) ^ u64::from_le_bytes(new)
 }
 
-/// Returns the range from the first byte to the last that has one of `bits`.
 fn differing_bytes(bits: u64) -> Option<(usize, usize)> {
     let byte_of = |bit: u32| index_wide(u64::from(bit / u8::BITS));
     (bits != 0).then(|| (byte_of(bits.trailing_zeros()), byte_of(63 - bits.leading_zeros()) + 1))
 }
 
-/// Joins ranges that touch, so that each byte is logged once; returns how many are left, in front.
+/// Joins ranges that touch, in front of the slice; returns their count.
 fn join(ranges: &mut [(usize, usize)]) -> usize {
     ranges.sort_unstable();
     let mut count = 0;

@@ -1,29 +1,25 @@
-//! The list of commit waiters (the rules are in `commit`).
+//! The list of commit waiters. The rules W1 to W4 are in `commit`.
 
 use format::ids::Lsn;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
 use crate::error::Completion;
 
-/// Most waiters that have a completion callback.
 pub(super) const CALLBACKS_MAX: usize = 1024;
 
-/// The classes that callers want durable, until each caller has left or its callback has run: as
-/// many as threads that block, and [`CALLBACKS_MAX`].
+/// Commit waiters. Each is listed until its thread has left, or its callback is taken out to run.
+/// Bounded by the blocked threads plus [`CALLBACKS_MAX`].
 #[derive(Default)]
 pub(super) struct CommitWaiters {
-    /// The oldest first.
     all: Vec<CommitWaiter>,
     next: u64,
-    /// How many of them have a callback.
     callbacks: usize,
-    /// Whether somebody runs the callbacks.
+    /// Whether a thread runs the callbacks.
     pub(super) has_leader: bool,
-    /// What the next write of the log is delayed for.
     pub(super) delay: CommitDelay,
 }
 
-/// How many waiters are likely to be there at some time.
+/// A commit delay: ends when `expected` callbacks wait, or at `until_ns`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct CommitDelay {
     pub(super) expected: usize,
@@ -33,13 +29,12 @@ pub(super) struct CommitDelay {
 struct CommitWaiter {
     id: WaiterId,
     class: u64,
-    /// Where the chunk ends that has its commit at the latest, once that is closed.
+    /// The log must be durable up to this position. `None` until the waiter's class is closed.
     end: Option<Lsn>,
-    /// What is called when it is served, if no thread blocks for it.
     callback: Option<Completion>,
 }
 
-/// CommitWaiters are numbered in the order in which they come.
+/// Number of a waiter, in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WaiterId(u64);
 
@@ -50,7 +45,6 @@ impl std::fmt::Debug for CommitWaiters {
 }
 
 impl CommitWaiters {
-    /// Adds a waiter. `end` if its class is closed already.
     pub(super) fn add(
         &mut self,
         class: u64,
@@ -69,22 +63,20 @@ impl CommitWaiters {
         self.all.len()
     }
 
-    /// Returns how many have a callback.
     pub(super) fn callbacks(&self) -> usize {
         self.callbacks
     }
 
-    /// Returns whether as many have come as the delay is for.
     pub(super) fn is_delay_over(&self) -> bool {
         self.callbacks >= self.delay.expected
     }
 
-    /// Returns whether a callback can run: that of a waiter that ends at `durable` or before it.
+    /// Returns whether the log is durable up to the end of a waiter with a callback.
     pub(super) fn is_any_served(&self, durable: Lsn) -> bool {
         self.first_end().is_some_and(|end| end <= durable)
     }
 
-    /// Returns where the first waiter with a callback ends, of those whose class is closed.
+    /// Returns the lowest end of the waiters with a callback and a closed class.
     pub(super) fn first_end(&self) -> Option<Lsn> {
         self.all
             .iter()
@@ -93,13 +85,12 @@ impl CommitWaiters {
             .min()
     }
 
-    /// Takes out a waiter that ends at `durable` or before it; returns its callback.
+    /// Takes out the oldest waiter with a callback whose `end` is durable. Returns the callback.
     pub(super) fn take_served(&mut self, durable: Lsn) -> Option<Completion> {
-        let is_early = planted::is(Planted::SyncCompletedEarly);
-        self.take_callback(|waiter| is_early || waiter.end.is_some_and(|end| end <= durable))
+        let is_served = |waiter: &CommitWaiter| waiter.end.is_some_and(|end| end <= durable);
+        self.take_callback(|waiter| is_served(waiter) || planted!(SyncCompletedEarly))
     }
 
-    /// Takes out any waiter with a callback; returns that.
     pub(super) fn take_any(&mut self) -> Option<Completion> {
         self.take_callback(|_| true)
     }
@@ -111,28 +102,26 @@ impl CommitWaiters {
         self.all.remove(at).callback
     }
 
-    /// Takes out a waiter without a callback.
     pub(super) fn remove(&mut self, id: WaiterId) {
         self.all.retain(|waiter| waiter.id != id);
     }
 
-    /// Returns up to where the log must be durable for this waiter, once that is known.
+    /// Returns the waiter's end, once its class is closed.
     pub(super) fn end_of(&self, id: WaiterId) -> Option<Lsn> {
         self.all.iter().find(|waiter| waiter.id == id)?.end
     }
 
-    /// Returns the classes that nobody has closed for their waiters, and the last waiter.
+    /// Returns the classes of waiters without an `end`, and the id of the newest waiter.
     pub(super) fn classes(&self) -> (Vec<u64>, WaiterId) {
         let open = self.all.iter().filter(|waiter| waiter.end.is_none());
         (open.map(|waiter| waiter.class).collect(), WaiterId(self.next))
     }
 
-    /// Returns whether there is a waiter whose class nobody has closed for it.
     pub(super) fn are_open(&self) -> bool {
         self.all.iter().any(|waiter| waiter.end.is_none())
     }
 
-    /// The classes of the waiters up to `last` are closed, and the log is complete up to `end`.
+    /// Sets `end` for the waiters up to `last` that have none: their classes are closed.
     pub(super) fn serve(&mut self, last: WaiterId, end: Lsn) {
         let is_closed = |waiter: &&mut CommitWaiter| waiter.end.is_none() && waiter.id <= last;
         for waiter in self.all.iter_mut().filter(is_closed) {

@@ -1,9 +1,9 @@
-//! A pool is made: its first pages, and then the superblocks that lead to them.
+//! Creation of a pool: its first pages, and then the superblocks that lead to them.
 //!
 //! # Crashes
 //!
-//! Creation writes the superblocks last, after everything they lead to is durable: a creation that
-//! was interrupted leaves no pool.
+//! The superblocks are written last, after everything they lead to is durable. An interrupted
+//! creation leaves no pool.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use format::anode::{
     ANODE_MAP_ANODE, Anode, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, slot_offset,
 };
 use format::bitmap;
-use format::disk_group::{DiskGroup, DiskGroupState, Roles, may_have_journal};
+use format::disk_group::{DiskGroup, DiskGroupRoles, DiskGroupState, may_have_journal};
 use format::fileset::{COUNTS_BYTES, Fileset, NamePart, ROOT_FILESET, ROOT_SLOT, counts_offset};
-use format::geometry::{Beside, Geometry, GeometryOptions, POOL_BYTES_MIN};
+use format::geometry::{AdditionalDiskGroups, Geometry, GeometryOptions, POOL_BYTES_MIN};
 use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
 use format::hash::siphash13;
 use format::ids::{AnodeNo, Epoch, FilesetId, Lsn, Place, PoolId};
@@ -29,28 +29,27 @@ use format::slots::Slots;
 use format::stripes::StripeShape;
 use format::superblock::{Consistency, DISK_GROUPS_MAX, Superblock, label_of};
 use runtime::clock::Clock;
-use storage::device::{AlignedBuffer, Purpose, SharedBytes, SharedDevice};
+use storage::device::{AlignedBuffer, IoPurpose, SharedBytes, SharedDevice};
 use storage::volume::{AddGroupError, Volume};
 use zerocopy::IntoBytes;
 
-use super::{OpenError, Pool};
+use super::{Pool, PoolOpenError};
 use crate::alloc::group::{GroupPages, table_page};
 use crate::convert::{narrow, wide};
-use crate::fileset::birth::{FIRST_ANODES, NewRoot, internal, root_directory};
+use crate::fileset_table::birth::{FIRST_ANODES, NewRoot, internal, root_directory};
 use crate::journal;
 
-/// Pages in use behind the front of group 0 at creation: pool root, fileset table, anode table,
-/// anode map.
+/// Pages in use after the front of group 0: pool root, fileset table, anode table, anode map.
 const FIRST_PAGES: u32 = 4;
 
-/// What a new pool is like.
+/// Properties of a new pool.
 #[derive(Clone, Debug)]
-pub struct CreateOptions {
+pub struct PoolCreateOptions {
     /// Sizes.
     pub geometry: GeometryOptions,
     /// Default block size of files: binary logarithm, 12 to 20.
     pub block_shift: u8,
-    /// Name for the user: at most 64 bytes, no control characters.
+    /// Name given by the user: at most 64 bytes, no control characters.
     pub label: String,
     /// 64 random bytes: identity of the pool and of the device, secret, key of the root directory.
     pub random: [u8; 64],
@@ -58,11 +57,11 @@ pub struct CreateOptions {
     pub owner: (u32, u32),
 }
 
-impl CreateOptions {
+impl PoolCreateOptions {
     /// Returns the defaults for a device of `device_bytes`.
     #[must_use]
-    pub fn new(device_bytes: u64, random: [u8; 64]) -> CreateOptions {
-        CreateOptions {
+    pub fn new(device_bytes: u64, random: [u8; 64]) -> PoolCreateOptions {
+        PoolCreateOptions {
             geometry: GeometryOptions {
                 device_bytes,
                 fragment_bytes: 4096,
@@ -77,35 +76,33 @@ impl CreateOptions {
         }
     }
 
-    /// Returns where everything of such a pool would lie. Touches no device, so that whoever asks
-    /// for the impossible is refused before anything is overwritten.
+    /// Returns the layout of a pool with these options. Touches no device.
     ///
     /// # Errors
     ///
-    /// [`OpenError::Geometry`], [`OpenError::Block`] or [`OpenError::Label`].
-    pub fn plan(&self) -> Result<Geometry, OpenError> {
+    /// [`PoolOpenError::Geometry`], [`PoolOpenError::Block`] or [`PoolOpenError::Label`].
+    pub fn plan(&self) -> Result<Geometry, PoolOpenError> {
         self.plan_on(Layout::Single, 1)
     }
 
-    /// The same of a pool on `members` devices, of which each has the bytes that the options speak
-    /// of.
+    /// Returns the layout of a pool on `members` devices, each as large as the options state.
     ///
     /// # Errors
     ///
-    /// As [`CreateOptions::plan`].
-    pub fn plan_on(&self, layout: Layout, members: usize) -> Result<Geometry, OpenError> {
-        self.plan_beside(layout, members, &Beside::default())
+    /// [`PoolOpenError::NoMetadata`] for a round-robin, [`PoolOpenError::Width`] for an unsuitable
+    /// count of members; otherwise as [`PoolCreateOptions::plan`].
+    pub fn plan_on(&self, layout: Layout, members: usize) -> Result<Geometry, PoolOpenError> {
+        self.plan_beside(layout, members, &AdditionalDiskGroups::default())
     }
 
-    /// The same of the first disk group of a pool that is made with others.
     fn plan_beside(
         &self,
         layout: Layout,
         members: usize,
-        beside: &Beside,
-    ) -> Result<Geometry, OpenError> {
+        beside: &AdditionalDiskGroups,
+    ) -> Result<Geometry, PoolOpenError> {
         let geometry = match layout {
-            Layout::RoundRobin => return Err(OpenError::NoMetadata { kind: layout.word() }),
+            Layout::RoundRobin => return Err(PoolOpenError::NoMetadata { kind: layout.word() }),
             Layout::Single | Layout::Mirror => Geometry::plan_beside(&self.geometry, beside)?,
             Layout::Stripe { .. } | Layout::Raid5 { .. } => {
                 let stripe = stripe_on(layout, members)?;
@@ -113,28 +110,27 @@ impl CreateOptions {
             }
         };
         if !geometry.can_have_blocks(self.block_shift) {
-            return Err(OpenError::Block);
+            return Err(PoolOpenError::Block);
         }
         label_of(&self.label)?;
         Ok(geometry)
     }
 
-    /// Returns where everything of a pool on disk groups would lie, the first of which has all of
-    /// its metadata. Touches no device.
+    /// Returns the layout of a pool of several disk groups, all metadata in the first.
     ///
     /// # Errors
     ///
-    /// See [`OpenError`].
-    pub fn plan_groups(&self, groups: &[GroupPlan]) -> Result<Layouts, OpenError> {
-        let Some((first, others)) = groups.split_first() else { return Err(OpenError::NoData) };
+    /// See [`PoolOpenError`].
+    pub fn plan_groups(&self, groups: &[GroupPlan]) -> Result<Layouts, PoolOpenError> {
+        let Some((first, others)) = groups.split_first() else { return Err(PoolOpenError::NoData) };
         if !groups.iter().any(|group| group.roles.data) {
-            return Err(OpenError::NoData);
+            return Err(PoolOpenError::NoData);
         }
         check_roles(first, others)?;
         if groups.len() > DISK_GROUPS_MAX {
             return Err(AddGroupError::TooMany.into());
         }
-        let mut beside = Beside::default();
+        let mut beside = AdditionalDiskGroups::default();
         for group in others.iter().filter(|group| group.roles.data) {
             let widths = group.layout.widths();
             if !widths.contains(&group.members) {
@@ -167,7 +163,7 @@ impl CreateOptions {
                 added.push(made);
                 continue;
             }
-            let ranges = geometry.ranges_of(&made, made.slots.len());
+            let ranges = geometry.group_layout().ranges_of(&made, made.slots.len());
             geometry.added.extend(ranges.into_iter().flatten());
             added.push(made);
         }
@@ -178,37 +174,37 @@ impl CreateOptions {
     }
 }
 
-/// A disk group that a pool is to be made with.
+/// Plan of a disk group in a new pool.
 #[derive(Clone, Debug)]
 pub struct GroupPlan {
-    /// How it lies on its devices.
+    /// Layout on its devices.
     pub layout: Layout,
-    /// How many there are.
+    /// Count of devices.
     pub members: usize,
-    /// Bytes of the smallest.
+    /// Size of the smallest device in bytes.
     pub member_bytes: u64,
-    /// What may lie there.
-    pub roles: Roles,
+    /// What it may hold.
+    pub roles: DiskGroupRoles,
 }
 
-/// Where everything of a new pool lies.
+/// Layout of a new pool.
 #[derive(Clone, Debug)]
 pub struct Layouts {
-    /// What the first disk group gives, and the numbers of all.
+    /// Geometry of the first disk group, and the allocation groups of all.
     pub geometry: Geometry,
-    /// The others.
+    /// The other disk groups.
     pub added: Vec<DiskGroup>,
 }
 
-/// A disk group that a pool is made with, and its devices.
+/// A disk group for a new pool, with its devices.
 #[derive(Clone, Debug)]
 pub struct NewDiskGroup {
-    /// How it lies on them.
+    /// Layout on its devices.
     pub layout: Layout,
-    /// Its devices.
+    /// The devices.
     pub devices: Vec<SharedDevice>,
-    /// What may lie there.
-    pub roles: Roles,
+    /// What it may hold.
+    pub roles: DiskGroupRoles,
 }
 
 impl NewDiskGroup {
@@ -223,21 +219,21 @@ impl NewDiskGroup {
     }
 }
 
-fn stripe_on(layout: Layout, members: usize) -> Result<StripeShape, OpenError> {
+fn stripe_on(layout: Layout, members: usize) -> Result<StripeShape, PoolOpenError> {
     let widths = layout.widths();
     let stripe = widths.contains(&members).then(|| layout.stripe(members)).flatten();
     stripe.ok_or_else(|| wrong_width(layout, members, &widths))
 }
 
-/// Refuses roles that a pool cannot have: the journal is in one disk group, and there it is with
-/// the metadata or alone, in a single or a mirror (DG4).
-fn check_roles(first: &GroupPlan, others: &[GroupPlan]) -> Result<(), OpenError> {
+/// Refuses impossible roles. Exactly one disk group has the journal (DG4): the first, beside the
+/// metadata, or a single or mirror that has nothing else.
+fn check_roles(first: &GroupPlan, others: &[GroupPlan]) -> Result<(), PoolOpenError> {
     let own = others.iter().filter(|group| group.roles.journal);
     if own.clone().count() + usize::from(first.roles.journal) != 1 {
-        return Err(OpenError::Journals);
+        return Err(PoolOpenError::Journals);
     }
     if own.clone().any(|group| group.roles.data) {
-        return Err(OpenError::JournalWithData);
+        return Err(PoolOpenError::JournalWithData);
     }
     let odd = own.clone().find(|group| !may_have_journal(group.layout));
     odd.map_or(Ok(()), |group| {
@@ -245,13 +241,12 @@ fn check_roles(first: &GroupPlan, others: &[GroupPlan]) -> Result<(), OpenError>
     })
 }
 
-/// Returns a disk group beside the first of a new pool, as large as its members allow.
 fn plan_other(
     geometry: &Geometry,
     number: u8,
     group: &GroupPlan,
     slots: Slots,
-) -> Result<DiskGroup, OpenError> {
+) -> Result<DiskGroup, PoolOpenError> {
     let widths = group.layout.widths();
     if !widths.contains(&group.members) {
         return Err(wrong_width(group.layout, group.members, &widths));
@@ -260,16 +255,19 @@ fn plan_other(
         return Err(AddGroupError::Fragment { bytes: geometry.fragment_bytes() }.into());
     }
     if group.roles.journal {
-        let made = geometry.plan_journal(number, group.layout, slots, group.member_bytes);
-        let made = made.ok_or(OpenError::JournalTooSmall {
+        let made =
+            geometry.group_layout().plan_journal(number, group.layout, slots, group.member_bytes);
+        let made = made.ok_or(PoolOpenError::JournalTooSmall {
             found_bytes: group.member_bytes,
-            needed_bytes: geometry.journal_member_bytes(),
+            needed_bytes: geometry.group_layout().journal_member_bytes(),
         })?;
         return Ok(DiskGroup { state: DiskGroupState::Online, ..made });
     }
-    // Chunks of the log end at sectors as long as those of any device here.
-    let kind = (group.layout, geometry.with_room(group.roles, group.layout, group.member_bytes));
-    let made = geometry.plan_added(number, kind, slots, group.member_bytes);
+    let kind = (
+        group.layout,
+        geometry.group_layout().with_room(group.roles, group.layout, group.member_bytes),
+    );
+    let made = geometry.group_layout().plan_added(number, kind, slots, group.member_bytes);
     let made = made.filter(|_| group.member_bytes >= POOL_BYTES_MIN);
     let made = made.ok_or_else(|| AddGroupError::TooSmall {
         device: format!("a device of disk group {number}"),
@@ -284,44 +282,44 @@ fn take<const N: usize>(random: &[u8; 64], from: usize) -> [u8; N] {
 }
 
 impl Pool {
-    /// Makes a pool on `device`. Whatever was there is lost; the caller has asked.
+    /// Creates a pool on `device`. Overwrites it without further question.
     ///
     /// # Errors
     ///
-    /// See [`OpenError`].
+    /// See [`PoolOpenError`].
     pub fn create(
         device: &SharedDevice,
         clock: &dyn Clock,
-        options: &CreateOptions,
-    ) -> Result<(), OpenError> {
+        options: &PoolCreateOptions,
+    ) -> Result<(), PoolOpenError> {
         Pool::create_on(std::slice::from_ref(device), Layout::Single, clock, options)
     }
 
-    /// Refuses what [`Pool::create_on`] would refuse on so many devices. Touches none.
+    /// Refuses a count of members that [`Pool::create_on`] would refuse. Touches no device.
     ///
     /// # Errors
     ///
-    /// See [`OpenError`].
+    /// See [`PoolOpenError`].
     pub fn check_members(
         layout: Layout,
         count: usize,
-        options: &CreateOptions,
-    ) -> Result<(), OpenError> {
+        options: &PoolCreateOptions,
+    ) -> Result<(), PoolOpenError> {
         check_width(layout, count, &options.plan_on(layout, count)?)
     }
 
-    /// Makes a pool that lies on `devices` as `layout` says; each has the bytes that the options
-    /// speak of, or more.
+    /// Creates a pool on `devices` in `layout`. Each device is at least as large as the options
+    /// state.
     ///
     /// # Errors
     ///
-    /// See [`OpenError`].
+    /// See [`PoolOpenError`].
     pub fn create_on(
         devices: &[SharedDevice],
         layout: Layout,
         clock: &dyn Clock,
-        options: &CreateOptions,
-    ) -> Result<(), OpenError> {
+        options: &PoolCreateOptions,
+    ) -> Result<(), PoolOpenError> {
         let geometry = options.plan_on(layout, devices.len())?;
         check_layout(layout, devices, &geometry)?;
         Pool::write_first(
@@ -332,34 +330,33 @@ impl Pool {
         )
     }
 
-    /// Makes a pool of disk groups: the first has the fixed regions and all metadata, and data if
-    /// it says so; the others have data, or one of them the journal. The first has as many bytes of
-    /// each device as the smallest of its devices, whatever the options say.
+    /// Creates a pool of several disk groups. The first has the fixed regions and all metadata, and
+    /// the journal unless another one has it. Of each device the first uses as much as its smallest
+    /// device has.
     ///
     /// # Errors
     ///
-    /// See [`OpenError`].
+    /// See [`PoolOpenError`].
     pub fn create_groups(
         groups: &[NewDiskGroup],
         clock: &dyn Clock,
-        options: &CreateOptions,
-    ) -> Result<(), OpenError> {
+        options: &PoolCreateOptions,
+    ) -> Result<(), PoolOpenError> {
         let plans: Vec<GroupPlan> = groups.iter().map(NewDiskGroup::plan).collect();
         let layouts = options.plan_groups(&plans)?;
-        let Some(first) = groups.first() else { return Err(OpenError::NoData) };
+        let Some(first) = groups.first() else { return Err(PoolOpenError::NoData) };
         check_layout(first.layout, &first.devices, &layouts.geometry)?;
         let devices: Vec<SharedDevice> =
             groups.iter().flat_map(|group| group.devices.iter().map(Arc::clone)).collect();
         Pool::write_first(&devices, first.layout, clock, (options, layouts))
     }
 
-    /// Writes what a new pool has, its first disk group in `layout` on the first devices.
     fn write_first(
         devices: &[SharedDevice],
         layout: Layout,
         clock: &dyn Clock,
-        (options, layouts): (&CreateOptions, Layouts),
-    ) -> Result<(), OpenError> {
+        (options, layouts): (&PoolCreateOptions, Layouts),
+    ) -> Result<(), PoolOpenError> {
         let Layouts { geometry, added } = layouts;
         let of_others: usize = added.iter().map(|group| group.slots.len()).sum();
         let label = label_of(&options.label)?;
@@ -383,6 +380,7 @@ impl Pool {
             created_seconds: u64::try_from(now.seconds).unwrap_or(0),
             mount_count: 0,
             writer_term: 1,
+            // Chunks of the log end at multiples of this: the largest sector size of all devices.
             sector_bytes: devices.iter().map(|one| one.info().sector_bytes).max().unwrap_or(512),
             block_shift: options.block_shift,
             lsn_base: journal::first_head(&geometry).tail,
@@ -401,37 +399,36 @@ impl Pool {
         let mut tickets = Vec::with_capacity(pages.len());
         for (place, bytes) in pages {
             let data = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes))];
-            tickets.push(volume.submit_write(Purpose::Home, place, data));
+            tickets.push(volume.submit_write(IoPurpose::Home, place, data));
         }
         for ticket in tickets {
             ticket.wait()?;
         }
-        // The first head page of the double-write area must not be one of an earlier pool.
+        // Erases the head page of an earlier pool's double-write area.
         let offset = superblock.geometry.double_write_offset;
-        volume.write_fixed(Purpose::DoubleWrite, offset, AlignedBuffer::zeroed(PAGE_BYTES))?;
+        volume.write_fixed(IoPurpose::DoubleWrite, offset, AlignedBuffer::zeroed(PAGE_BYTES))?;
         storage::heartbeat::write_first(&volume, superblock.pool_id)?;
         journal::write_first_heads(&volume, superblock.pool_id)?;
-        volume.flush(Purpose::Home)?;
-        // CRASH: nothing may be missing once there is a pool, and the last write makes it (S3).
+        volume.flush(IoPurpose::Home)?;
+        // CRASH: everything else is durable before the superblocks, which make the pool (S3).
         volume.write_first_superblocks(&mut superblock)?;
         Ok(())
     }
 }
 
-fn wrong_width(layout: Layout, found: usize, widths: &RangeInclusive<usize>) -> OpenError {
+fn wrong_width(layout: Layout, found: usize, widths: &RangeInclusive<usize>) -> PoolOpenError {
     let (least, most) = (*widths.start(), *widths.end());
-    OpenError::Width { kind: layout.word(), found, least, most }
+    PoolOpenError::Width { kind: layout.word(), found, least, most }
 }
 
-/// Refuses a layout that cannot lie on `devices`.
 fn check_layout(
     layout: Layout,
     devices: &[SharedDevice],
     geometry: &Geometry,
-) -> Result<(), OpenError> {
+) -> Result<(), PoolOpenError> {
     check_width(layout, devices.len(), geometry)?;
     match devices.iter().find(|device| device.info().size_bytes < geometry.member_bytes()) {
-        Some(small) => Err(OpenError::SmallMember {
+        Some(small) => Err(PoolOpenError::SmallMember {
             device: small.info().name.clone(),
             found_bytes: small.info().size_bytes,
             needed_bytes: geometry.member_bytes(),
@@ -440,19 +437,18 @@ fn check_layout(
     }
 }
 
-fn check_width(layout: Layout, found: usize, geometry: &Geometry) -> Result<(), OpenError> {
+fn check_width(layout: Layout, found: usize, geometry: &Geometry) -> Result<(), PoolOpenError> {
     let widths = layout.widths();
     if !widths.contains(&found) {
         return Err(wrong_width(layout, found, &widths));
     }
     if layout != Layout::Single && geometry.fragment_bytes() != wide(PAGE_BYTES) {
-        return Err(OpenError::Fragment { kind: layout.word() });
+        return Err(PoolOpenError::Fragment { kind: layout.word() });
     }
     Ok(())
 }
 
-/// Returns the members of a new pool: the first has the identity `first`, the others what follows
-/// from it.
+/// Returns the members of a new pool. All identities but the first are derived from the first.
 fn members_on(devices: &[SharedDevice], first: [u8; 16]) -> Vec<Member> {
     let (low, high) = first.split_at(8);
     let key = [low, high].map(|half| half.first_chunk().map_or(0, |h| u64::from_le_bytes(*h)));
@@ -469,10 +465,9 @@ fn members_on(devices: &[SharedDevice], first: [u8; 16]) -> Vec<Member> {
     (0..).zip(devices).map(member).collect()
 }
 
-/// Returns every page that a new pool has, stamped.
 fn first_pages(
     superblock: &Superblock,
-    options: &CreateOptions,
+    options: &PoolCreateOptions,
     created: DiskTime,
 ) -> Vec<(Place, PageBytes)> {
     let (geometry, pool_id) = (&superblock.geometry, superblock.pool_id);
@@ -507,7 +502,7 @@ fn first_pages(
         fileset.anodes_end = FIRST_FILE_ANODE.0;
         fileset.created_seconds = superblock.created_seconds;
         fileset.uuid = first_uuid(pool_id);
-        // The page of the table, and that of the anode map.
+        // Root page of the anode table, and page of the anode map.
         fileset.fragments = 2 * u64::from(page_fragments);
         put_slot(bytes, 0, &fileset.encode());
         let counts = counts_offset(0);
@@ -555,13 +550,12 @@ fn first_pages(
     pages
 }
 
-/// Returns the LSN of the pages that a pool is born with: below that of the first chunk, so that no
-/// later version of one of them has it too. Of two with one LSN nothing tells which is right.
+/// Returns the LSN of a new pool's pages. It is below that of the first log chunk, because two
+/// versions of a page must not have equal LSNs.
 fn lsn_of_creation(superblock: &Superblock) -> Lsn {
     Lsn(superblock.lsn_base.0.saturating_sub(1))
 }
 
-/// Lists in their LSN pages that all of `pages` have `lsn`.
 fn list_lsns(geometry: &Geometry, pages: &mut [(Place, PageBytes)], lsn: Lsn) {
     let entries: Vec<LsnEntry> =
         pages.iter().filter_map(|(place, _)| geometry.lsn_entry(*place)).collect();
@@ -576,7 +570,6 @@ fn put_slot(bytes: &mut PageBytes, slot: usize, content: &[u8; 512]) {
     bytes[slot_offset(slot)..slot_offset(slot) + content.len()].copy_from_slice(content);
 }
 
-/// Returns `anode` with `page` as its only one.
 fn with_page(mut anode: Anode, page: &BlockPointer) -> Anode {
     anode.set_root_pointer(0, Some(page));
     anode.pages = 1;
@@ -584,8 +577,7 @@ fn with_page(mut anode: Anode, page: &BlockPointer) -> Anode {
     anode
 }
 
-/// Returns what handles name the first fileset of a pool by: of the pool's random bits, and unlike
-/// the pool's own identity.
+/// Returns the UUID of the first fileset, derived from the pool's identity but different from it.
 fn first_uuid(pool: PoolId) -> [u8; 16] {
     (u128::from_le_bytes(pool.0) ^ u128::from(ROOT_FILESET.0) << 64).to_le_bytes()
 }

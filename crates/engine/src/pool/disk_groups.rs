@@ -1,26 +1,26 @@
-//! The disk groups of an open pool: what they are, one that is added, one that becomes longer.
+//! The disk groups of an open pool: status, addition, growth and removal.
 
+use super::PoolDevices;
 use std::sync::atomic::Ordering;
 
-use format::disk_group::{DiskGroup, DiskGroupState, Roles};
+use format::disk_group::{DiskGroup, DiskGroupRoles, DiskGroupState};
 use format::geometry::Geometry;
 use format::members::Layout;
 use format::slots::Slots;
 use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
 use storage::device::SharedDevice;
 use storage::volume::{
-    AddGroupError, Changing, GrowError, LaneError, MainError, NarrowError, NewGroup, Room,
+    AddGroupError, DiskGroupSpec, GrowError, LaneError, LayoutChangeGuard, MainGroupError,
+    NarrowError, PossibleGrowth,
 };
 
-use super::Pool;
-use crate::alloc::{CanLeave, Found, Going, PlacementError};
+use crate::alloc::{GroupsInUse, LeavingDiskGroup, PlacementError, RemovalVerdict};
 use crate::error::{FsError, FsResult};
 
-/// Descriptors of allocation groups that one status reads: a disk has them in two seconds.
+/// Allocation group descriptors read per status: as many as a disk delivers in two seconds.
 const COUNTED_FOR_STATUS: u32 = 128;
 
-/// Why a disk group was not added.
+/// Why a change of disk groups was refused or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskGroupError {
@@ -38,77 +38,76 @@ pub enum DiskGroupError {
     Lane(#[from] LaneError),
     /// See the cause.
     #[error(transparent)]
-    CannotBeMain(#[from] MainError),
-    /// Try again (`holdfast group metadata`), or remove it.
+    CannotBeMain(#[from] MainGroupError),
+    /// Retry with `holdfast group metadata`, or remove the disk group.
     #[error(
         "{cause}; disk group {number} was added and the metadata is where it was: `holdfast group \
          metadata POOL {number}` tries again"
     )]
     NotMain {
-        /// Its number.
+        /// Number of the added disk group.
         number: u8,
-        /// Why.
+        /// The cause.
         cause: Box<DiskGroupError>,
     },
-    /// Name what is there.
+    /// Name an existing disk group or kind.
     #[error(transparent)]
     Placement(#[from] PlacementError),
-    /// Name another.
-    #[error("there is no disk group {number}: `holdfast group list` shows them")]
+    /// Name another disk group.
+    #[error("there is no disk group {number}: `holdfast group list POOL` shows them")]
     None {
-        /// Which was named.
+        /// Number of the disk group.
         number: u8,
     },
-    /// Add another first.
+    /// Add another disk group first.
     #[error(
         "disk group {number} has the metadata, and no other has room for it: add one first \
-         (holdfast group add POOL KIND:DEVICE,...=data,metadata,journal), or put other devices in \
-         the place of its own (holdfast device replace)"
+         (`holdfast group add POOL KIND:NEW,...=data,metadata,journal`)"
     )]
     Main {
-        /// Which was named.
+        /// Number of the disk group.
         number: u8,
     },
-    /// Add another first.
+    /// Add another disk group first.
     #[error(
-        "disk group {number} is the last that data may lie in: add another first (holdfast group \
-         add)"
+        "disk group {number} is the last that data may lie in: add another first (`holdfast \
+         group add POOL KIND:NEW,...`)"
     )]
     LastForData {
-        /// Which was named.
+        /// Number of the disk group.
         number: u8,
     },
-    /// Free so much, or add another first.
+    /// Free so much space, or add another disk group first.
     #[error(
         "what disk group {number} holds does not fit elsewhere: {missing_bytes} bytes are missing; \
-         remove files or clones, or add another disk group first"
+         remove files or snapshots, or add another disk group first"
     )]
     NoRoom {
-        /// Which was named.
+        /// Number of the disk group.
         number: u8,
-        /// How many bytes are missing.
+        /// Shortage in bytes.
         missing_bytes: u64,
     },
-    /// Free so much, or give a larger one.
+    /// Free so much space, or give a larger disk group.
     #[error(
         "disk group {number} has too little room for the metadata: {missing_bytes} bytes are \
          missing; remove files, or add a larger one"
     )]
     NoRoomForMetadata {
-        /// Which was named.
+        /// Number of the disk group.
         number: u8,
-        /// How many bytes are missing.
+        /// Shortage in bytes.
         missing_bytes: u64,
     },
-    /// Free so much, or add another first.
+    /// Free so much space, or add another device or disk group first.
     #[error(
         "what the device in slot {slot} holds does not fit elsewhere: {missing_bytes} bytes are \
-         missing; remove files or clones, or add another device or disk group first"
+         missing; remove files or snapshots, or add another device or disk group first"
     )]
     NoRoomForLane {
-        /// Its slot.
+        /// Slot of the device.
         slot: usize,
-        /// How many bytes are missing.
+        /// Shortage in bytes.
         missing_bytes: u64,
     },
     /// The pool takes no changes, or its maps cannot be read.
@@ -117,7 +116,7 @@ pub enum DiskGroupError {
 }
 
 impl DiskGroupError {
-    /// Whether labels may list what was to be added, or do.
+    /// Whether labels may list the addition despite the error.
     #[must_use]
     pub fn may_be_listed(&self) -> bool {
         matches!(
@@ -129,43 +128,42 @@ impl DiskGroupError {
     }
 }
 
-/// What reads what must be known of allocation groups that come, by the geometry that the pool
-/// will have.
-type Look<'l> = &'l mut dyn FnMut(&Geometry) -> Result<(), DiskGroupError>;
+/// Reads the group table entries that are about to be added, at their places in the new geometry.
+type GroupEntryReader<'l> = &'l mut dyn FnMut(&Geometry) -> Result<(), DiskGroupError>;
 
-/// What is told of a disk group.
+/// Status of a disk group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskGroupStatus {
-    /// Its number.
+    /// Number of the disk group.
     pub number: u8,
-    /// How it lies on its members.
+    /// Layout on its members.
     pub layout: Layout,
-    /// What it is to the pool.
+    /// State in the pool.
     pub state: DiskGroupState,
     /// Slots of its members.
     pub slots: Slots,
-    /// Whether it is the main one: it has the fixed regions but the journal, and new metadata.
+    /// Whether it is the main one, with the fixed regions and new metadata.
     pub is_main: bool,
-    /// Whether it may have metadata: the main one, one that was it, and one that can be.
+    /// Whether it may hold metadata.
     pub has_metadata: bool,
-    /// Whether it has the journal.
+    /// Whether it holds the journal.
     pub has_journal: bool,
-    /// Whether data may lie there.
+    /// Whether it may hold data.
     pub has_data: bool,
-    /// Its allocation groups.
+    /// Count of its allocation groups.
     pub allocation_groups: u32,
-    /// Bytes that it uses of each member.
+    /// Bytes used of each member.
     pub member_bytes: u64,
-    /// What it has room for.
+    /// Capacity in bytes.
     pub total_bytes: u64,
-    /// What of it is in use.
+    /// Bytes in use.
     pub used_bytes: u64,
-    /// Whether that is all: what is asked for often is counted a part at a time.
+    /// Whether `used_bytes` is complete. Frequent status calls count in parts.
     pub is_counted: bool,
 }
 
 impl DiskGroupStatus {
-    /// Whether it could be the main one.
+    /// Whether it could become the main disk group.
     #[must_use]
     pub fn can_be_main(&self) -> bool {
         self.has_metadata
@@ -174,24 +172,24 @@ impl DiskGroupStatus {
     }
 }
 
-impl Pool {
-    /// Returns the disk groups, by number.
+impl PoolDevices<'_> {
+    /// Returns the disk groups, by number, fully counted.
     ///
     /// # Errors
     ///
-    /// What is wrong with the maps of their groups: each is looked at.
+    /// Corruption of a group's maps.
     pub fn disk_groups(&self) -> FsResult<Vec<DiskGroupStatus>> {
         let found = self.groups_within(&mut { u32::MAX });
         found.into_iter().map(|(group, failure)| failure.map_or(Ok(group), Err)).collect()
     }
 
-    /// Returns the disk groups, each as far as it is counted: this reads a few descriptors at most.
+    /// Returns the disk groups. Reads few descriptors, so `used_bytes` may be incomplete.
     pub(super) fn groups_for_status(&self) -> Vec<DiskGroupStatus> {
         let is_one = self.volume().geometry().added.is_empty();
         let mut budget = if is_one { 0 } else { COUNTED_FOR_STATUS };
         let found = self.groups_within(&mut budget);
         let mut groups: Vec<DiskGroupStatus> = found.into_iter().map(|(group, _)| group).collect();
-        // One for the journal has no room of its own.
+        // The first has all that the pool uses: a disk group for the journal has no capacity.
         if let Some(only) = groups.first_mut().filter(|_| is_one) {
             let space = self.core.store.alloc.counts();
             only.used_bytes = space.used << self.volume().geometry().fragment_shift;
@@ -205,9 +203,9 @@ impl Pool {
         let geometry = self.volume().geometry();
         let of = |group: Option<&DiskGroup>| {
             let number = group.map_or(geometry.main, |group| group.number);
-            let numbers = geometry.groups_of(number);
+            let numbers = geometry.group_layout().groups_of(number);
             let allocation_groups = u32::try_from(numbers.clone().count()).unwrap_or(u32::MAX);
-            let space = self.core.store.alloc.space_within(numbers, budget);
+            let space = self.core.store.alloc.group_space().space_within(numbers, budget);
             let bytes = |fragments: u64| fragments << geometry.fragment_shift;
             let status = DiskGroupStatus {
                 number,
@@ -235,7 +233,6 @@ impl Pool {
         groups
     }
 
-    /// Returns layout and slots of the main disk group, and the others.
     fn disk_group_table(&self) -> (Layout, Slots, Vec<DiskGroup>) {
         match self.volume().members().and_then(|members| members.label()) {
             Some(label) => (label.layout, label.slots, label.added),
@@ -246,9 +243,8 @@ impl Pool {
         }
     }
 
-    /// Begins to take a disk group out: the labels say so, durably, nothing new goes there, and a
-    /// job moves what is there elsewhere. It goes on after a crash, and when the pool is opened
-    /// again; the disk group is gone when it ends. One that leaves already goes on.
+    /// Begins the removal of a disk group. The labels record it durably, and a job moves the
+    /// contents elsewhere. The job resumes after a crash. A removal in progress continues.
     ///
     /// # Errors
     ///
@@ -269,58 +265,59 @@ impl Pool {
         if self.volume().geometry().journal_group == Some(number) {
             return self.take_journal_back(number);
         }
-        // What was freed, and what memory holds, counts as it is.
-        self.core.sync_all()?;
+        // Synced first, so that dirty data and deferred frees are counted.
+        self.core.writeback().sync_all()?;
         self.checkpoint()?;
         let volume = self.volume();
-        let changing = volume.changing();
-        // Somebody else may have had it before.
+        let changing = volume.membership().changing();
+        // Another thread may have begun the removal.
         if state()? == DiskGroupState::Leaving {
             return Ok(());
         }
         let shift = self.volume().geometry().fragment_shift;
-        let going = Going { disk_group: number, lane: None };
-        self.core.store.alloc.begin_leaving(going, |answer| match answer {
-            CanLeave::LastForData => Err(DiskGroupError::LastForData { number }),
-            CanLeave::NoRoom { fragments } => {
+        let going = LeavingDiskGroup { disk_group: number, lane: None };
+        self.core.store.alloc.group_space().begin_leaving(going, |answer| match answer {
+            RemovalVerdict::LastForData => Err(DiskGroupError::LastForData { number }),
+            RemovalVerdict::NoRoom { fragments } => {
                 Err(DiskGroupError::NoRoom { number, missing_bytes: fragments << shift })
             }
-            CanLeave::Yes => Ok(self.stop_if_needed(changing.begin_leaving(number))?),
+            RemovalVerdict::Yes => Ok(self.stop_if_needed(changing.begin_leaving(number))?),
         })?;
-        // Before the first tick it is found there.
+        // If not, the first tick adds the job.
         if self.has_resumed.load(Ordering::Relaxed) {
             self.jobs.add(&self.core, self.jobs.evacuation(number));
         }
         Ok(())
     }
 
-    /// Begins to take the member in `slot` out of its round-robin: the labels say that it is a disk
-    /// group of its own that leaves, durably, and the rest is as of [`Pool::remove_disk_group`].
-    /// Returns the number of that disk group. Of two the other is a single from then on.
+    /// Begins the removal of the member in `slot` from its round-robin. In the labels the member
+    /// becomes a leaving disk group, which is emptied and removed as by
+    /// [`PoolDevices::remove_disk_group`](crate::pool::PoolDevices::remove_disk_group). Returns the
+    /// number of that disk group. A round-robin of two becomes a single.
     ///
     /// # Errors
     ///
     /// See [`DiskGroupError`].
     pub fn remove_lane(&self, slot: usize) -> Result<u8, DiskGroupError> {
         self.check_members_change()?;
-        // What was freed, and what memory holds, counts as it is.
-        self.core.sync_all()?;
+        // Synced first, so that dirty data and deferred frees are counted.
+        self.core.writeback().sync_all()?;
         self.checkpoint()?;
         let volume = self.volume();
-        let changing = volume.changing();
+        let changing = volume.membership().changing();
         let leaving = changing.plan_leaving(slot)?;
         let ((disk_group, lane), number) = (leaving.part(), leaving.number());
-        let going = Going { disk_group, lane: Some(lane) };
+        let going = LeavingDiskGroup { disk_group, lane: Some(lane) };
         let shift = volume.geometry().fragment_shift;
-        self.core.store.alloc.begin_leaving(going, |answer| match answer {
-            CanLeave::LastForData => Err(DiskGroupError::LastForData { number: disk_group }),
-            CanLeave::NoRoom { fragments } => {
+        self.core.store.alloc.group_space().begin_leaving(going, |answer| match answer {
+            RemovalVerdict::LastForData => Err(DiskGroupError::LastForData { number: disk_group }),
+            RemovalVerdict::NoRoom { fragments } => {
                 Err(DiskGroupError::NoRoomForLane { slot, missing_bytes: fragments << shift })
             }
-            CanLeave::Yes => Ok(self.stop_if_needed(changing.begin_leaving_lane(&leaving))?),
+            RemovalVerdict::Yes => Ok(self.stop_if_needed(changing.begin_leaving_lane(&leaving))?),
         })?;
         drop(changing);
-        // Before the first tick it is found there.
+        // If not, the first tick adds the job.
         if self.has_resumed.load(Ordering::Relaxed) {
             self.jobs.add(&self.core, self.jobs.evacuation(number));
         }
@@ -335,41 +332,39 @@ impl Pool {
         })
     }
 
-    /// Moves the journal to the main disk group; the one that had it is gone when this returns.
     fn take_journal_back(&self, number: u8) -> Result<(), DiskGroupError> {
         self.checkpoint()?;
         let moved = self.core.store.journal.while_at_rest(|active| {
             let volume = self.volume();
-            let changing = volume.changing();
-            // Somebody else may have had it before.
+            let changing = volume.membership().changing();
+            // Another thread may have moved the journal.
             if volume.geometry().journal_group != Some(number) {
                 return Err(DiskGroupError::None { number });
             }
             self.stop_if_needed(changing.take_journal_back(active))?;
-            self.core.store.journal.keep_no_log();
+            self.core.store.journal.lost_log().keep_no_log();
             Ok(())
         });
         moved?
     }
 
-    /// Makes `new` the disk group that has the journal.
-    fn add_journal(&self, new: &NewGroup) -> Result<u8, DiskGroupError> {
+    fn add_journal(&self, new: &DiskGroupSpec) -> Result<u8, DiskGroupError> {
         let journal = &self.core.store.journal;
-        // So that little is copied.
+        // A checkpoint first, so that little log is copied.
         self.checkpoint()?;
         let moved = journal.while_at_rest(|active| {
             let mut superblock = self.superblock.lock();
             let volume = self.volume();
-            let changing = volume.changing();
-            // Where it is apart already it stays, and is kept.
+            let changing = volume.membership().changing();
+            // A journal with its own disk group stays there.
             let comes = volume.geometry().journal_group.is_none();
             if comes {
-                journal.keep_log().map_err(AddGroupError::JournalNotMoved)?;
+                journal.lost_log().keep_log().map_err(AddGroupError::JournalNotMoved)?;
             }
             let added = changing.add_journal(&mut superblock, new, active);
             match &added {
-                Ok(_) => journal.forget_lost(),
-                Err(_) if comes => journal.keep_no_log(),
+                Ok(_) => journal.lost_log().forget_lost(),
+                Err(_) if comes => journal.lost_log().keep_no_log(),
                 Err(_) => {}
             }
             Ok(self.stop_if_needed(added)?)
@@ -377,7 +372,6 @@ impl Pool {
         moved?
     }
 
-    /// Goes on with disk groups that leave.
     pub(super) fn resume_evacuations(&self) {
         let (.., added) = self.disk_group_table();
         for group in added.iter().filter(|group| group.state == DiskGroupState::Leaving) {
@@ -385,31 +379,30 @@ impl Pool {
         }
     }
 
-    /// Adds a disk group. Its room counts, and data goes there, when this returns. The labels say
-    /// so then, durably; a crash before leaves the pool with all of it or as it was. What can't be
-    /// read of the group table is found before: then nothing is added, and the devices are blank.
-    /// One for the journal has it when this returns; who waits for a commit waits meanwhile.
+    /// Adds a disk group, durably, and makes its space available. A crash leaves all of it or
+    /// nothing. If the group table is unreadable, nothing is added, and the devices stay blank. If
+    /// the disk group is for the journal, the journal moves there, and commits wait until then.
     ///
     /// # Errors
     ///
     /// See [`DiskGroupError`].
-    pub fn add_disk_group(&self, new: &NewGroup) -> Result<u8, DiskGroupError> {
-        if new.roles == Roles::JOURNAL {
+    pub fn add_disk_group(&self, new: &DiskGroupSpec) -> Result<u8, DiskGroupError> {
+        if new.roles == DiskGroupRoles::JOURNAL {
             self.check_members_change()?;
             return self.add_journal(new);
         }
         let number =
             self.add_with(|changing, superblock, look| changing.add_group(superblock, new, look))?;
         if new.roles.metadata {
-            // It stays where it is if this fails, and has room for it.
+            // On failure the metadata stays in the old main disk group.
             self.make_main(number)
                 .map_err(|error| DiskGroupError::NotMain { number, cause: Box::new(error) })?;
         }
         Ok(number)
     }
 
-    /// Moves the metadata from disk group `number`, which is to go, to the one that can have it
-    /// with most room free, if all that is left then fits elsewhere.
+    /// Moves the metadata from the leaving disk group `number` to the eligible one with most free
+    /// space, if all other contents fit elsewhere.
     fn give_metadata_up(&self, number: u8) -> Result<(), DiskGroupError> {
         let can = |group: &DiskGroupStatus| group.number != number && group.can_be_main();
         let mut others: Vec<_> = self.disk_groups()?.into_iter().filter(can).collect();
@@ -417,15 +410,15 @@ impl Pool {
         if others.is_empty() {
             return Err(DiskGroupError::Main { number });
         }
-        self.core.sync_all()?;
+        self.core.writeback().sync_all()?;
         self.checkpoint()?;
-        match self.core.store.alloc.main_can_leave()? {
-            CanLeave::LastForData => return Err(DiskGroupError::LastForData { number }),
-            CanLeave::NoRoom { fragments } => {
+        match self.core.store.alloc.group_space().main_can_leave()? {
+            RemovalVerdict::LastForData => return Err(DiskGroupError::LastForData { number }),
+            RemovalVerdict::NoRoom { fragments } => {
                 let missing_bytes = fragments << self.volume().geometry().fragment_shift;
                 return Err(DiskGroupError::NoRoom { number, missing_bytes });
             }
-            CanLeave::Yes => {}
+            RemovalVerdict::Yes => {}
         }
         let mut done = Err(DiskGroupError::Main { number });
         while let Some(other) = others.pop() {
@@ -441,9 +434,8 @@ impl Pool {
         done
     }
 
-    /// Makes `device` a further member of the round-robin that has the member in slot `beside`; a
-    /// single that holds data alone is a round-robin of two from then on. As of
-    /// [`Pool::add_disk_group`], its room counts, and data goes there, when this returns.
+    /// Adds `device` to the round-robin of the member in slot `beside`, and makes its space
+    /// available. A single for data alone becomes a round-robin.
     ///
     /// # Errors
     ///
@@ -461,18 +453,19 @@ impl Pool {
 
     fn add_with<T>(
         &self,
-        add: impl FnOnce(&Changing<'_>, &mut Superblock, Look<'_>) -> Result<T, DiskGroupError>,
+        add: impl FnOnce(
+            &LayoutChangeGuard<'_>,
+            &mut Superblock,
+            GroupEntryReader<'_>,
+        ) -> Result<T, DiskGroupError>,
     ) -> Result<T, DiskGroupError> {
         self.check_members_change()?;
         let mut superblock = self.superblock.lock();
         let (volume, alloc) = (self.volume(), &self.core.store.alloc);
-        let changing = volume.changing();
-        let mut coming = Found::default();
-        let is_late = planted::is(Planted::AddedBeforeLookedAt);
+        let changing = volume.membership().changing();
+        let mut coming = GroupsInUse::default();
         let mut look = |geometry: &Geometry| {
-            if !is_late {
-                coming = alloc.look_at_coming(geometry)?;
-            }
+            coming = alloc.group_space().look_at_coming(geometry)?;
             Ok::<(), DiskGroupError>(())
         };
         let added = add(&changing, &mut superblock, &mut look);
@@ -484,29 +477,24 @@ impl Pool {
                 self.stop_writing(cause);
             }
         })?;
-        if is_late {
-            alloc.note_disk_groups()?;
-        } else {
-            alloc.note_coming(coming);
-        }
+        alloc.group_space().note_coming(coming);
         Ok(added)
     }
 
-    /// Makes a disk group as long as its members are, or as much of it as there is room for. What
-    /// it has more counts, and data goes there, when this returns; the labels say so then, durably.
-    /// A crash before leaves it as long as it was, or longer. Returns what was gained.
+    /// Extends a disk group to the length of its members, or as far as possible, durably, and makes
+    /// the space available. Returns the gain.
     ///
     /// # Errors
     ///
     /// See [`DiskGroupError`].
-    pub fn grow_disk_group(&self, number: u8) -> Result<Room, DiskGroupError> {
+    pub fn grow_disk_group(&self, number: u8) -> Result<PossibleGrowth, DiskGroupError> {
         self.check_members_change()?;
         let mut superblock = self.superblock.lock();
         let volume = self.volume();
-        let changing = volume.changing();
+        let changing = volume.membership().changing();
         let growing = changing.begin_growth(&superblock, number)?;
         let (coming, mut grown) = (growing.geometry().clone(), None);
-        self.core.store.alloc.become_longer(&coming, || {
+        self.core.store.alloc.group_space().become_longer(&coming, || {
             let ended = changing.end_growth(growing, &mut superblock);
             grown = Some(ended.inspect_err(|error| {
                 if let GrowError::Device(cause) = error {
@@ -518,10 +506,10 @@ impl Pool {
         grown.ok_or(DiskGroupError::None { number })
     }
 
-    /// Returns what each disk group can use of its members that it does not use, by number, or why
-    /// it cannot be told. Takes no request of any device.
+    /// Returns the usable but unused space of each disk group's members, by number. Sends no device
+    /// request.
     #[must_use]
-    pub fn rooms(&self) -> Vec<Result<Room, GrowError>> {
+    pub fn rooms(&self) -> Vec<Result<PossibleGrowth, GrowError>> {
         self.volume().rooms(&self.superblock.lock())
     }
 }

@@ -1,87 +1,84 @@
-//! The move of a fileset that fronts use: they go on behind it, and notice a pause (decision 0082).
+//! Move of a fileset that front ends are using. They continue after the move and notice only a
+//! pause (decision 0082).
 //!
-//! Differences follow the copy until one takes little time. Then requests are stopped: those under
-//! way are answered, those that come wait. The rest is as of a fileset that nobody uses
-//! ([`super::moving`]), and requests go on in the other pool, or where they were.
+//! After the copy, differences are sent until one is quick. Then requests are stopped: those in
+//! progress are finished, and new ones wait. The rest is as in [`super::moving`]. At the end
+//! requests resume in the target pool, or in the source if the move fails.
 //!
 //! # Invariants
 //!
-//! - MU1: From the stop to the end of the switch no request of a front is under way. What was
-//!   accepted before is in the last clone.
-//! - MU2: Requests go on where the fileset is. That it has arrived is durable before they do. That
-//!   it stays is known before it is durable: what the target has not in memory, once whoever
-//!   received has ended, it never has. Where neither can be told they are refused, until somebody
-//!   asks again.
-//! - MU3: What takes too long is given up: requests go on where they were, before anything more is
-//!   waited for, and the move tries again. None are stopped while differences take long.
-//! - MU4: Nobody but the pools is waited for while requests wait.
+//! - MU1: From the stop to the end of the switch, no front end has a request in progress.
+//!   Everything accepted before is in the last snapshot.
+//! - MU2: Requests resume only in the pool that has the fileset. Before they resume in the target,
+//!   the arrival is durable there. In the source they may resume before the record that the fileset
+//!   stays is durable: once the receiver has ended, an arrival that the target does not hold in
+//!   memory can no longer become durable. If neither is certain, requests are refused until a later
+//!   attempt settles it.
+//! - MU3: A switch that takes too long is given up: requests resume in the source before any
+//!   further wait, and the move tries again. While differences take long, requests are not stopped.
+//! - MU4: While requests wait, the move waits for nothing except the two pools.
 //!
 //! # Crashes
 //!
-//! Fronts die with their server, so a crash finds what decision 0078 says, and no more. On the way
-//! back requests go on while the source still says "leaving": a crash then asks the target, which
-//! has nothing, and the fileset stays, with all that was done to it since.
+//! A crash of the server ends its front ends too, so the cases are those of decision 0078. When a
+//! switch is given up, requests resume while the source is still marked as leaving. The open after
+//! a crash then queries the target. That has nothing, so the fileset stays in the source, with all
+//! changes made since.
 //!
 //! Not here: how requests are kept waiting (`front::relay`).
 
 use super::Pool;
-use super::moving::{Done, Move, MoveError, MoveHow, MoveStep, clones_of};
+use super::moving::{Move, MoveError, MoveResult, MoveServices, MoveStep, snapshots_of};
+use crate::api::FilesetUuid;
 use crate::error::FsError;
-use crate::vnode::Arrival;
-use crate::vnode::api::FilesetUuid;
+use crate::transfer::receive::FilesetArrival;
 use format::fileset::MoveToken;
 use format::ids::AnodeNo;
-use runtime::planted::{self, Planted};
 
-/// Differences that follow the copy before requests are stopped, at most.
+/// Most differences sent between the copy and the stop of requests.
 const ROUNDS_MAX: usize = 4;
-/// A difference that takes no longer is small: the last one is smaller still.
+/// A difference sent within this time is small, and the last one will be smaller still.
 const SMALL_NS: u64 = 60_000_000;
-/// Times that requests are stopped for a switch.
 const TRIES: usize = 8;
-/// How long the last difference may take to be sent and applied. What is left of [`PAUSE_NS_MAX`]
-/// is for showing it, or for the way back.
+/// Time limit for the last difference. The remaining time of [`PAUSE_NS_MAX`] is for making the
+/// fileset visible, or for resuming in the source.
 const SWITCH_NS: u64 = 120_000_000;
-/// Longest pause that a move means to make.
+/// Longest pause of requests that a move is designed for.
 pub const PAUSE_NS_MAX: u64 = 250_000_000;
 const _: () = assert!(SWITCH_NS < PAUSE_NS_MAX);
 
-/// How often the fronts that a move knows hold the fileset.
 const FRONT_HOLDS: usize = 1;
 
-/// The fronts that use a fileset while it moves. They hold it once.
+/// The front ends using a fileset that moves. Together they count as one hold on it.
 pub trait Fronts {
-    /// Returns the fileset that they use.
+    /// Returns the fileset in use.
     fn fileset(&self) -> FilesetUuid;
 
-    /// Keeps requests waiting that come from now on, and waits for those under way. `false`: these
-    /// take too long, and none waits any more.
+    /// Makes new requests wait, and waits for those in progress. Returns `false`, without any
+    /// request waiting, if these take too long.
     fn stop(&self) -> bool;
 
-    /// Gives references back that fronts have given back while requests wait.
+    /// Releases references to files that front ends have dropped while requests wait.
     fn give_back(&self);
 
-    /// Requests go on where they were. Nothing where none waits.
+    /// Resumes requests in the source. Does nothing if none wait.
     fn go_on(&self);
 
-    /// Requests go on in the other pool, where the fileset is in this slot.
+    /// Resumes requests in the other pool, where the fileset has this slot.
     fn go_there(&self, slot: u32);
 
-    /// Requests that wait, and all that come, are refused: nobody knows where the fileset is.
+    /// Refuses waiting and new requests, because the fileset's pool is uncertain.
     fn refuse(&self, why: &str);
 }
 
-/// The last difference of a fileset in use.
-pub(super) struct Last<'l> {
-    /// It is given up at this time, unless it is sent by then.
+pub(super) struct LastDifference<'l> {
     pub(super) until_ns: u64,
-    /// Files without a name that go along.
     pub(super) nameless: &'l [AnodeNo],
 }
 
-impl Last<'_> {
-    /// MU3.
-    pub(super) fn check(&self, source: &Pool) -> Done<()> {
+impl LastDifference<'_> {
+    /// Fails after the deadline (MU3).
+    pub(super) fn check(&self, source: &Pool) -> MoveResult<()> {
         if source.monotonic_ns() > self.until_ns { Err(takes_long()) } else { Ok(()) }
     }
 }
@@ -91,7 +88,6 @@ fn takes_long() -> MoveError {
     MoveError::Busy(words.to_owned())
 }
 
-/// Returns how often a fileset may be held that moves.
 pub(super) fn holds_of(fronts: Option<&dyn Fronts>) -> usize {
     if fronts.is_some() { FRONT_HOLDS } else { 0 }
 }
@@ -103,13 +99,12 @@ impl Pool {
 }
 
 impl Move<'_> {
-    /// Moves the rest of a fileset that `fronts` use, of which a copy has been made.
     pub(super) fn move_used(
         &self,
         (slot, token): (u32, MoveToken),
-        how: &mut MoveHow<'_>,
+        how: &mut MoveServices<'_>,
         fronts: &dyn Fronts,
-    ) -> Done<()> {
+    ) -> MoveResult<()> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -121,17 +116,17 @@ impl Move<'_> {
         }
     }
 
-    /// Deletes what earlier differences have left: the next begins from the newest clone that both
-    /// pools have. What can't go yet goes with the next one, or at the end.
-    fn delete_older(&self, (slot, token): (u32, MoveToken)) -> Done<()> {
+    /// Deletes snapshots of earlier differences, except the newest that both pools have. A snapshot
+    /// in use stays for a later call.
+    fn delete_older(&self, (slot, token): (u32, MoveToken)) -> MoveResult<()> {
         let (source, target) = (self.source.0, self.target.0);
         let newest = self.newest_there(token)?;
-        let there = target.core.find_of_move(token).map_err(MoveError::Target)?;
-        let there = there.map(|found| (target, found.slot, clones_of(&found, token)));
-        let here = (source, slot, self.own_clones(slot, token)?);
+        let there = target.core.transfers().find_of_move(token).map_err(MoveError::Target)?;
+        let there = there.map(|found| (target, found.slot, snapshots_of(&found, token)));
+        let here = (source, slot, self.own_snapshots(slot, token)?);
         for (pool, slot, own) in [here].into_iter().chain(there) {
-            for older in own.into_iter().filter(|clone| *clone != newest) {
-                match pool.delete_clones(slot, &[older]) {
+            for older in own.into_iter().filter(|snapshot| *snapshot != newest) {
+                match pool.fileset_admin().delete_snapshots(slot, &[older]) {
                     Ok(()) | Err(FsError::FilesetInUse { .. } | FsError::TryLater) => {}
                     Err(error) => return Err(MoveError::Source(error)),
                 }
@@ -140,18 +135,22 @@ impl Move<'_> {
         Ok(())
     }
 
-    /// Sends differences until one takes little time. Where even the last one takes longer than a
-    /// switch may, requests are not stopped: the pause would be as long.
-    fn catch_up(&self, (slot, token): (u32, MoveToken), how: &mut MoveHow<'_>) -> Done<()> {
+    /// Sends differences until one is quick. Fails if even the last one takes longer than a switch
+    /// may, because the pause would be as long.
+    fn catch_up(
+        &self,
+        (slot, token): (u32, MoveToken),
+        how: &mut MoveServices<'_>,
+    ) -> MoveResult<()> {
         let mut took_ns = 0;
         for _ in 0..ROUNDS_MAX {
             let since_ns = self.source.0.monotonic_ns();
             self.forget_partial()?;
             self.reserve_there(slot, token)?;
             self.delete_older((slot, token))?;
-            let next = self.take_clone(slot, token, how)?;
+            let next = self.take_snapshot(slot, token, how)?;
             let base = self.newest_there(token)?;
-            let arrival = Arrival { token, end: None };
+            let arrival = FilesetArrival { token, end: None };
             self.carry((slot, Some(&base), &next), None, arrival, None, how)?;
             how.tell(MoveStep::Followed)?;
             took_ns = self.source.0.monotonic_ns().saturating_sub(since_ns);
@@ -159,42 +158,39 @@ impl Move<'_> {
                 break;
             }
         }
-        let is_slow = took_ns > SWITCH_NS && !planted::is(Planted::MoveStopsWhenBusy);
-        if is_slow { Err(takes_long()) } else { Ok(()) }
+        if took_ns > SWITCH_NS { Err(takes_long()) } else { Ok(()) }
     }
 
-    /// Stops requests, and lets them go on in the other pool, or where they were.
     fn switch_used(
         &self,
         (slot, token): (u32, MoveToken),
-        how: &mut MoveHow<'_>,
+        how: &mut MoveServices<'_>,
         fronts: &dyn Fronts,
-    ) -> Done<()> {
+    ) -> MoveResult<()> {
         let source = self.source.0;
         let until_ns = source.monotonic_ns().saturating_add(SWITCH_NS);
         if !fronts.stop() {
             let words = "requests that are under way take longer than others may wait";
             return Err(MoveError::Busy(words.to_owned()));
         }
-        // MU1.
+        // MU1: no request is in progress here.
         let switched = self.switch_stopped((slot, token), how, fronts, until_ns);
         let error = match switched {
             Ok(()) => return self.take_over((slot, token), fronts),
             Err(error) => error,
         };
-        // Who has ended it looks as a crash would.
+        // The caller has ended the move, and must settle it as after a crash.
         if matches!(error, MoveError::Ended) {
             fronts.refuse("its move was ended");
             return Err(error);
         }
         if self.goes_back((slot, token)) {
-            // MU2, MU3: before any device is waited for.
-            source.core.reopen(slot).map_err(MoveError::Source)?;
+            // MU2, MU3: requests resume before any wait for a device.
+            source.core.transfers().reopen(slot).map_err(MoveError::Source)?;
             fronts.go_on();
-            let found = source.core.find_slot(slot).map_err(MoveError::Source)?;
-            let is_left = planted::is(Planted::MoveGoesBackLeaving);
-            if !is_left && found.is_some_and(|found| found.moving.is_some()) {
-                source.core.stay(slot).map_err(MoveError::Source)?;
+            let found = source.core.transfers().find_slot(slot).map_err(MoveError::Source)?;
+            if found.is_some_and(|found| found.moving.is_some()) {
+                source.core.transfers().stay(slot).map_err(MoveError::Source)?;
             }
             return Err(if source.monotonic_ns() > until_ns { takes_long() } else { error });
         }
@@ -211,52 +207,50 @@ impl Move<'_> {
         }
     }
 
-    /// Whether the fileset is known to stay, without a wait for a device.
+    /// Whether it is certain that the fileset stays in the source. Does not wait for a device.
     fn goes_back(&self, (slot, token): (u32, MoveToken)) -> bool {
         let (source, target) = (&self.source.0.core, &self.target.0.core);
-        let is_there = source.find_slot(slot).is_ok_and(|found| found.is_some());
+        let is_there = source.transfers().find_slot(slot).is_ok_and(|found| found.is_some());
         let is_alive = source.store.journal.check_alive().is_ok();
-        is_there && is_alive && target.is_kept_out(token).unwrap_or(false)
+        is_there && is_alive && target.transfers().is_kept_out(token).unwrap_or(false)
     }
 
     fn switch_stopped(
         &self,
         (slot, token): (u32, MoveToken),
-        how: &mut MoveHow<'_>,
+        how: &mut MoveServices<'_>,
         fronts: &dyn Fronts,
         until_ns: u64,
-    ) -> Done<()> {
+    ) -> MoveResult<()> {
         how.tell(MoveStep::Stopped)?;
-        // What was closed meanwhile need not come along.
+        // Files that are closed by now need not be sent as unlinked files.
         fronts.give_back();
-        let nameless = self.source.0.core.nameless_of(slot).map_err(MoveError::Source)?;
+        let nameless =
+            self.source.0.core.transfers().nameless_of(slot).map_err(MoveError::Source)?;
         let nameless: Vec<_> = nameless.into_iter().map(|(number, _)| number).collect();
-        let last = Last { until_ns, nameless: &nameless };
+        let last = LastDifference { until_ns, nameless: &nameless };
         self.switch((slot, token), how, Some(&last))
     }
 
-    /// FM5: the fronts go on in the other pool.
+    /// Resumes the front ends in the other pool, with their references (FM5).
     pub(super) fn take_over(
         &self,
         (slot, token): (u32, MoveToken),
         fronts: &dyn Fronts,
-    ) -> Done<()> {
+    ) -> MoveResult<()> {
         let (source, target) = (&self.source.0.core, &self.target.0.core);
-        let mut references = source.references_of(slot);
-        let nameless = match source.nameless_of(slot) {
+        let references = source.transfers().references_of(slot);
+        let nameless = match source.transfers().nameless_of(slot) {
             Ok(nameless) => nameless,
             Err(error) => {
                 fronts.refuse(&error.to_string());
                 return Err(MoveError::Source(error));
             }
         };
-        if planted::is(Planted::MoveForgetsReferences) {
-            references.clear();
-        }
-        match target.take_over(token, &references, &nameless) {
+        match target.transfers().take_over(token, &references, &nameless) {
             Ok(there) => {
                 there.iter().for_each(|there| fronts.go_there(*there));
-                source.let_go(slot).map_err(MoveError::Source)
+                source.transfers().let_go(slot).map_err(MoveError::Source)
             }
             Err(error) => {
                 fronts.refuse(&error.to_string());
@@ -265,13 +259,17 @@ impl Move<'_> {
         }
     }
 
-    /// Lets fronts go on that an earlier try has left waiting: the fileset has arrived.
-    pub(super) fn take_over_late(&self, token: MoveToken, how: &MoveHow<'_>) -> Done<()> {
+    /// Resumes front ends that an earlier attempt left waiting, after the fileset has arrived.
+    pub(super) fn take_over_late(
+        &self,
+        token: MoveToken,
+        how: &MoveServices<'_>,
+    ) -> MoveResult<()> {
         let Some(fronts) = how.fronts else { return Ok(()) };
-        let left = self.source.0.core.find_of_move(token).map_err(MoveError::Source)?;
+        let left = self.source.0.core.transfers().find_of_move(token).map_err(MoveError::Source)?;
         match left {
             Some(left) => self.take_over((left.slot, token), fronts),
-            // It is deleted, which comes behind that.
+            // The takeover is complete, since the source copy is deleted only after it.
             None => Ok(()),
         }
     }

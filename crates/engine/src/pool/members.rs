@@ -1,48 +1,49 @@
-//! The members of an open pool: what they are, one that fails on demand, one that is replaced,
-//! attached or removed; and spares.
+//! The members and spares of an open pool: status, failure on demand, replacement, attachment,
+//! removal, scrub and rebuild.
 
+use super::{PoolDevices, PoolOpenError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::members::{Member, Spare};
-use format::reshape::{LastGroups, Towards};
+use format::reshape::{EvacuatingGroups, ReshapeDirection};
+use format::superblock::label_of;
 use storage::device::{DeviceError, SharedDevice};
 use storage::volume::{
-    AttachError, DetachError, Detached, MemberCounts, NarrowError, ReplaceError, Reshaping,
+    AttachError, DetachError, Detached, MemberCounts, NarrowError, ReplaceError, ReshapeProgress,
     ReturnError, SpareError,
 };
 
-use super::Pool;
 use super::disk_groups::DiskGroupError;
 use crate::error::{FsError, FsResult};
 use crate::jobs::{
     Rebuild, RebuildCounts, RebuildReport, Scrub, ScrubError, ScrubReport, scrub_lacks,
 };
 
-/// What `status` tells of a member.
+/// Status of a member.
 #[derive(Clone, Debug)]
 pub struct MemberStatus {
-    /// Its slot.
+    /// Slot of the member.
     pub slot: usize,
-    /// What its label and the table say.
+    /// Record in the labels.
     pub member: Member,
-    /// What happened to it since the pool was opened.
+    /// Events since the open.
     pub counts: MemberCounts,
-    /// What the last rebuild since then has done, if it was of this slot.
+    /// Report of the last rebuild since the open, if it was of this slot.
     pub rebuilt: Option<RebuildReport>,
 }
 
-/// What `status` tells of a spare.
+/// Status of a spare.
 #[derive(Clone, Debug)]
 pub struct SpareStatus {
-    /// What the labels say of it.
+    /// Record in the labels.
     pub spare: Spare,
-    /// Whether it is there, and can be taken.
+    /// Whether the device is present and usable.
     pub is_there: bool,
 }
 
-impl Pool {
-    /// Returns the members, by slot, where there are several.
+impl PoolDevices<'_> {
+    /// Returns the members, by slot. Empty for a pool on one device.
     #[must_use]
     pub fn members(&self) -> Vec<MemberStatus> {
         let Some(set) = self.volume().members() else { return Vec::new() };
@@ -58,8 +59,7 @@ impl Pool {
             .collect()
     }
 
-    /// Counts the errors of the member in `slot` anew, and forgets the devices that failed there
-    /// and for which another stands; `None`: of all members.
+    /// Resets error counts, and drops the records of failed devices that have been replaced.
     pub fn clear_errors(&self, slot: Option<usize>) {
         self.volume().clear_errors(slot);
     }
@@ -72,17 +72,20 @@ impl Pool {
         set.spares().into_iter().map(status).collect()
     }
 
-    /// Makes `device` a spare, called `id` from now on: it takes the place of the first member that
-    /// fails or is missing.
+    /// Adds `device` as hot spare `id`.
     ///
     /// # Errors
     ///
     /// See [`SpareError`].
     pub fn add_spare(&self, device: SharedDevice, id: [u8; 16]) -> Result<(), SpareError> {
-        self.volume().add_spare(device, id).inspect_err(|error| self.stop_after_spare(error))
+        self.volume()
+            .membership()
+            .add_spare(device, id)
+            .inspect_err(|error| self.stop_after_spare(error))
     }
 
-    /// T5: a label could not be written where it must be: nothing may be acknowledged any more.
+    /// Stops the pool after a label could not be written: nothing is acknowledged from here on
+    /// (T5).
     pub(super) fn stop_writing(&self, cause: &DeviceError) {
         let _ = self.core.store.journal.fail(cause);
     }
@@ -106,12 +109,12 @@ impl Pool {
         }
     }
 
-    /// Refuses a change of members or disk groups where the pool takes none: it has stopped
-    /// writing, and then another machine may have it by now, or it is open for reading alone.
+    /// Refuses changes of members or disk groups in a pool that is read-only or has failed: another
+    /// machine may own a failed pool.
     ///
     /// # Errors
     ///
-    /// [`FsError::ReadOnly`], or why the pool has stopped.
+    /// [`FsError::ReadOnly`], or the error that stopped the pool.
     pub fn check_members_change(&self) -> FsResult<()> {
         self.core.store.journal.check_alive()?;
         if self.is_read_only {
@@ -121,19 +124,35 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes the spare called `id` one no longer, and takes its label off.
+    /// Gives the pool another name, durably.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolOpenError::Label`]: choose another name. Otherwise the pool is read-only or failed.
+    pub fn rename(&self, name: &str) -> Result<(), PoolOpenError> {
+        let label = label_of(name)?;
+        self.check_members_change()?;
+        let mut superblock = self.superblock.lock();
+        superblock.label = label;
+        let written = self.volume().update_superblocks(&mut superblock);
+        Ok(written.map_err(|error| self.core.store.journal.fail(&error))?)
+    }
+
+    /// Removes the spare with identity `id`, and blanks its label.
     ///
     /// # Errors
     ///
     /// See [`SpareError`].
     pub fn remove_spare(&self, id: [u8; 16]) -> Result<(), SpareError> {
-        self.volume().remove_spare(id).inspect_err(|error| self.stop_after_spare(error))
+        self.volume()
+            .membership()
+            .remove_spare(id)
+            .inspect_err(|error| self.stop_after_spare(error))
     }
 
-    /// Puts a spare into the place of a member that has failed or is missing, if there are both.
     pub(super) fn take_spare(&self) -> FsResult<()> {
         self.core.store.journal.check_alive()?;
-        let taken = self.volume().take_spare();
+        let taken = self.volume().membership().take_spare();
         let taken = taken.map_err(|error| self.core.store.journal.fail(&error))?;
         if let Some(taken) = taken {
             self.add_rebuild(taken.slot, 0);
@@ -141,37 +160,35 @@ impl Pool {
         Ok(())
     }
 
-    /// Brings back the member that `device` is: it gets every write from now on, and a job makes
-    /// anew what it missed.
+    /// Brings a returned member back. It gets all writes, and a job rebuilds its stale ranges.
     ///
     /// # Errors
     ///
     /// See [`ReturnError`].
     pub fn return_member(&self, device: SharedDevice) -> Result<(), ReturnError> {
-        let begun = self.volume().begin_return(device);
+        let begun = self.volume().membership().begin_return(device);
         let slot = begun.inspect_err(|error| self.stop_after_return(error))?;
         self.begin_rebuild(slot);
         Ok(())
     }
 
-    /// The same of the member in `slot`, whose device is there.
+    /// Brings back the member in `slot`, from its present device.
     ///
     /// # Errors
     ///
     /// See [`ReturnError`].
     pub fn return_member_in(&self, slot: usize) -> Result<(), ReturnError> {
-        let begun = self.volume().begin_return_of(slot);
+        let begun = self.volume().membership().begin_return_of(slot);
         begun.inspect_err(|error| self.stop_after_return(error))?;
         self.begin_rebuild(slot);
         Ok(())
     }
 
-    /// Lets go of the device of the member in `slot`, if that is away, so that it can be opened
-    /// anew. Returns what it is called.
+    /// Releases the device of an absent member for a reopen. Returns its name.
     ///
     /// # Errors
     ///
-    /// [`ReturnError::Unanswered`].
+    /// [`ReturnError::Unanswered`] while the device has outstanding requests.
     pub fn let_go_of_member(&self, slot: usize) -> Result<Option<String>, ReturnError> {
         let members = self.volume().members().ok_or(ReplaceError::NotSeveral)?;
         let name = || {
@@ -183,11 +200,9 @@ impl Pool {
         members.let_go(slot).map_err(unanswered)
     }
 
-    /// Brings back a member that was missing and was found at the open. One that cannot come back
-    /// is left alone from then on.
     pub(super) fn take_back(&self) -> FsResult<()> {
-        let Some(slot) = self.volume().found_again() else { return Ok(()) };
-        if self.volume().joining().is_some() {
+        let Some(slot) = self.volume().membership().found_again() else { return Ok(()) };
+        if self.volume().membership().joining().is_some() {
             return Ok(());
         }
         self.core.store.journal.check_alive()?;
@@ -205,38 +220,41 @@ impl Pool {
         }
     }
 
-    /// Leaves the member in `slot` behind, as if a write to it had failed. The labels say so,
-    /// durably, when this returns.
+    /// Fails the member in `slot`, durably, as a write error would.
     ///
     /// # Errors
     ///
-    /// [`ReplaceError::Needed`] and others: see [`ReplaceError`].
+    /// See [`ReplaceError`].
     pub fn fail_member(&self, slot: usize) -> Result<(), ReplaceError> {
         let members = self.volume().members().ok_or(ReplaceError::NotSeveral)?;
         let (set, own) = members.of_slot(slot).ok_or(ReplaceError::NoSlot { slot })?;
         let view = set.view();
         let at = view.get(own).ok_or(ReplaceError::NoSlot { slot })?;
+        let needed = || match members.label() {
+            Some(label) => ReplaceError::needed(&label, slot),
+            None => ReplaceError::NoSlot { slot },
+        };
         if !set.can_lose(at) {
-            let joining = self.volume().joining().map(|(joining, _)| joining);
+            let joining = self.volume().membership().joining().map(|(joining, _)| joining);
             let joining = joining.filter(|joining| *joining != slot);
             let wait = joining.map(|slot| ReplaceError::Joins { slot });
-            return Err(wait.unwrap_or(ReplaceError::Needed { slot }));
+            return Err(wait.unwrap_or_else(needed));
         }
         let Some(device) = at.writable() else { return Ok(()) };
         let name = device.info().name.clone();
         let error = DeviceError::Failed { device: name.clone() };
         set.fail(own, at, error).map_err(|failed| {
             if matches!(&failed, DeviceError::Failed { device } if *device == name) {
-                // Another was lost meanwhile, and nothing is changed.
-                return ReplaceError::Needed { slot };
+                // Another member has been lost since. Nothing has changed.
+                return needed();
             }
             self.stop_writing(&failed);
             ReplaceError::Device(failed)
         })
     }
 
-    /// Puts `device` in the place of the member in `slot`. A job makes all anew that it should have
-    /// ([`Pool::jobs`]); it has every write from the moment this returns.
+    /// Replaces the member in `slot`. `device` gets all writes, and a job rebuilds its contents
+    /// ([`Pool::jobs`](crate::Pool::jobs)).
     ///
     /// # Errors
     ///
@@ -247,15 +265,14 @@ impl Pool {
         device: SharedDevice,
         id: [u8; 16],
     ) -> Result<(), ReplaceError> {
-        let begun = self.volume().begin_replace(slot, device, id);
+        let begun = self.volume().membership().begin_replace(slot, device, id);
         begun.inspect_err(|error| self.stop_after(error))?;
         self.begin_rebuild(slot);
         Ok(())
     }
 
-    /// Makes `device` a further member of the disk group that has the member in slot `beside`: a
-    /// single becomes a mirror of two, a mirror of two one of three. A job makes all anew that it
-    /// should have ([`Pool::jobs`]); it has every write from the moment this returns. Returns its
+    /// Attaches `device` to the single or mirror of the member in slot `beside`. The device gets
+    /// all writes, and a job rebuilds its contents ([`Pool::jobs`](crate::Pool::jobs)). Returns its
     /// slot.
     ///
     /// # Errors
@@ -268,12 +285,12 @@ impl Pool {
         id: [u8; 16],
     ) -> Result<usize, AttachError> {
         let mut superblock = self.superblock.lock();
-        let attached = self.volume().changing().attach(&mut superblock, beside, device, id);
+        let attached =
+            self.volume().membership().changing().attach(&mut superblock, beside, device, id);
         drop(superblock);
         self.begin_attached(attached)
     }
 
-    /// Begins to make a further member whole, if there is one.
     fn begin_attached(&self, attached: Result<usize, AttachError>) -> Result<usize, AttachError> {
         let slot = attached.inspect_err(|error| {
             if let AttachError::Unfit(error) = error {
@@ -284,9 +301,9 @@ impl Pool {
         Ok(slot)
     }
 
-    /// Makes `device` a further member of the raid5 that has the member in slot `beside`. A job
-    /// moves its segments, one after the other, to stripes over all members ([`Pool::jobs`]); when
-    /// all are moved it has more room. Returns the slot of the device.
+    /// Adds `device` to the raid5 of the member in slot `beside`. A job moves all segments to wider
+    /// stripes ([`Pool::jobs`](crate::Pool::jobs)). The space is available at the end of that job.
+    /// Returns the device's slot.
     ///
     /// # Errors
     ///
@@ -298,7 +315,8 @@ impl Pool {
         id: [u8; 16],
     ) -> Result<usize, AttachError> {
         let mut superblock = self.superblock.lock();
-        let widened = self.volume().changing().widen(&mut superblock, beside, device, id);
+        let widened =
+            self.volume().membership().changing().widen(&mut superblock, beside, device, id);
         drop(superblock);
         let slot = self.begin_attached(widened)?;
         if self.has_resumed.load(Ordering::Relaxed) {
@@ -307,24 +325,21 @@ impl Pool {
         Ok(slot)
     }
 
-    /// Returns how far the disk group is that gets a member more, or one less; `None`: there is
-    /// none.
+    /// Returns the progress of a reshape, if one is running.
     #[must_use]
-    pub fn reshaping(&self) -> Option<Reshaping> {
-        self.volume().reshaping()
+    pub fn reshaping(&self) -> Option<ReshapeProgress> {
+        self.volume().membership().reshaping()
     }
 
-    /// Returns the allocation groups that are given up before a disk group has a member less;
-    /// `None`: there are none.
+    /// Returns the allocation groups given up by a shrinking disk group, if any.
     #[must_use]
-    pub fn given_up(&self) -> Option<LastGroups> {
+    pub fn given_up(&self) -> Option<EvacuatingGroups> {
         self.volume().geometry().last_groups
     }
 
-    /// Goes on with the move of segments to stripes of another width, and what comes before it.
     pub(super) fn resume_reshape(&self) {
-        let given_up = self.given_up().map(|last| (last.disk_group, Towards::Narrow));
-        let reshaping = self.volume().reshaping().map(|it| it.reshape);
+        let given_up = self.given_up().map(|last| (last.disk_group, ReshapeDirection::Narrow));
+        let reshaping = self.volume().membership().reshaping().map(|it| it.reshape);
         let reshaping = reshaping.map(|reshape| (reshape.disk_group, reshape.towards));
         if let Some((disk_group, towards)) = given_up.or(reshaping) {
             let job = self.jobs.reshape(&self.core, disk_group, towards);
@@ -332,21 +347,21 @@ impl Pool {
         }
     }
 
-    /// Begins to take the member in `slot` out of its disk group, a raid5: the labels say so,
-    /// durably, and a job moves what is there to the others. It goes on after a crash, and when the
-    /// pool is opened again; the member is gone, and its device of no pool, when it ends.
+    /// Begins the removal of the member in `slot` from its raid5 or stripe, durably. A job moves
+    /// its contents to the others, and resumes after a crash. At its end the device belongs to no
+    /// pool.
     ///
     /// # Errors
     ///
     /// See [`NarrowError`], and [`DiskGroupError::NoRoom`].
     pub fn narrow(&self, slot: usize) -> Result<(), DiskGroupError> {
         self.check_members_change()?;
-        // What was freed, and what memory holds, counts as it is.
-        self.core.sync_all()?;
+        // Synced first, so that dirty data and deferred frees are counted.
+        self.core.writeback().sync_all()?;
         self.checkpoint()?;
         let mut superblock = self.superblock.lock();
         let volume = self.volume();
-        let changing = volume.changing();
+        let changing = volume.membership().changing();
         let stop = |error: NarrowError| {
             if let NarrowError::Device(cause) = &error {
                 self.stop_writing(cause);
@@ -356,29 +371,29 @@ impl Pool {
         let planned = changing.plan_narrowing(slot).map_err(stop)?;
         let number = planned.disk_group();
         let shift = volume.geometry().fragment_shift;
-        self.core.store.alloc.begin_giving_up(planned.geometry(), |missing| {
+        self.core.store.alloc.group_space().begin_giving_up(planned.geometry(), |missing| {
             if missing > 0 {
                 return Err(DiskGroupError::NoRoom { number, missing_bytes: missing << shift });
             }
             changing.begin_giving_up(&planned, &mut superblock).map_err(stop)
         })?;
         drop((changing, superblock));
-        // Before the first tick it is found there.
+        // If not, the first tick adds the job.
         if self.has_resumed.load(Ordering::Relaxed) {
             self.resume_reshape();
         }
         Ok(())
     }
 
-    /// Takes the member in `slot` out again that a raid5 is only getting: nothing was moved yet.
-    /// `None`: it is none, or something was. Its label is to be blanked ([`Detached::blank`]).
+    /// Cancels the addition of a raid5 member before any segment has moved. `None` in other states.
+    /// The caller blanks its label ([`Detached::blank`]).
     ///
     /// # Errors
     ///
-    /// What a member said that the layout needs: the pool stops writing.
+    /// A device error of a needed member. The pool stops writing.
     pub fn take_member_back(&self, slot: usize) -> Result<Option<Detached>, DeviceError> {
         let mut superblock = self.superblock.lock();
-        let changing = self.volume().changing();
+        let changing = self.volume().membership().changing();
         let taken = changing.take_back(slot).inspect_err(|error| self.stop_writing(error))?;
         if let Some(label) = self.volume().members().and_then(|members| members.label()) {
             superblock.geometry.clone_from(&label.geometry);
@@ -386,9 +401,8 @@ impl Pool {
         Ok(taken)
     }
 
-    /// Takes the member in `slot` out of its disk group, a mirror: of two only where
-    /// `accepts_single`, for then each byte is on one device alone. Nothing goes to it when this
-    /// returns, and its label is to be blanked ([`Detached::blank`]).
+    /// Detaches the member in `slot` from its mirror. A mirror of two needs `accepts_single`. The
+    /// member gets no more writes, and the caller blanks its label ([`Detached::blank`]).
     ///
     /// # Errors
     ///
@@ -398,7 +412,7 @@ impl Pool {
         slot: usize,
         accepts_single: bool,
     ) -> Result<Detached, DetachError> {
-        self.volume().detach(slot, accepts_single).inspect_err(|error| {
+        self.volume().membership().detach(slot, accepts_single).inspect_err(|error| {
             if let DetachError::Device(cause) = error {
                 self.stop_writing(cause);
             }
@@ -406,25 +420,25 @@ impl Pool {
     }
 
     fn begin_rebuild(&self, slot: usize) {
-        // Before the first tick it is found there.
+        // If not, the first tick adds the job.
         if self.has_resumed.load(Ordering::Relaxed) {
             self.add_rebuild(slot, 0);
         }
     }
 
     fn add_rebuild(&self, slot: usize, done_mib: u32) {
-        let (counts, stay) = (self.new_rebuild(slot), self.volume().stay_in(slot));
+        let (counts, stay) = (self.new_rebuild(slot), self.volume().membership().stay_in(slot));
         let view = self.volume().members().map(|members| members.all());
         let device = view.and_then(|view| view.get(slot)?.device.clone());
         let device = device.map_or_else(String::new, |device| device.info().name.clone());
-        let is_back = self.volume().is_returning(slot);
+        let is_back = self.volume().membership().is_returning(slot);
         let what = if is_back { "bringing back" } else { "rebuilding" };
         let what = format!("{what} {device}");
         let rebuild = Rebuild::new(&self.core, (slot, stay), what, done_mib, &counts);
         self.jobs.add(&self.core, Arc::new(rebuild));
     }
 
-    /// Returns what the last rebuild since the open has done; `None`: there was none.
+    /// Returns the report of the last rebuild since the open, if any.
     #[must_use]
     pub fn rebuild_report(&self) -> Option<RebuildReport> {
         self.rebuild.lock().as_ref().map(|counts| counts.report())
@@ -434,8 +448,7 @@ impl Pool {
         Arc::clone(self.rebuild.lock().insert(Arc::new(RebuildCounts::of(slot))))
     }
 
-    /// Begins to hold against each other whatever the pool is kept in, by a job, or goes on with
-    /// one that was interrupted. Returns whether it began: one that is under way goes on.
+    /// Starts a scrub job, or resumes an interrupted one. Returns `false` if one is running.
     ///
     /// # Errors
     ///
@@ -444,7 +457,7 @@ impl Pool {
         self.begin_scrub(true)
     }
 
-    /// `accepts_away`: without a device of a raid5 that is away now it looks at what it can.
+    /// With `accepts_away`, a raid5 with an absent device is scrubbed as far as possible.
     fn begin_scrub(&self, accepts_away: bool) -> Result<bool, ScrubError> {
         let mut last = self.scrub.lock();
         let lacks = |accepts_away| scrub_lacks(self.volume(), accepts_away);
@@ -468,12 +481,10 @@ impl Pool {
         Ok(true)
     }
 
-    /// Goes on with a scrub that a crash or a close has interrupted, once there is something to
-    /// hold what the pool has against.
     pub(super) fn resume_scrub(&self) -> FsResult<()> {
         let wants = |counts: &Arc<RebuildCounts>| counts.take_wants_scrub();
-        // A scrub does not read a device that is joining, so it begins after the rebuild.
-        let is_over = self.volume().joining().is_none();
+        // A scrub does not read a joining device, so it begins after the rebuild.
+        let is_over = self.volume().membership().joining().is_none();
         if is_over && self.rebuild.lock().as_ref().is_some_and(wants) {
             self.has_left_scrub.store(true, Ordering::Relaxed);
         }
@@ -486,7 +497,7 @@ impl Pool {
             Err(error @ ScrubError::Device(_)) => {
                 return Err(FsError::io(error.to_string()));
             }
-            // The scrub goes on when the members that it needs are there.
+            // The scrub resumes once its members are online.
             Err(
                 ScrubError::NotSeveral | ScrubError::Alone | ScrubError::Away | ScrubError::Joins,
             ) => {}
@@ -494,7 +505,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Returns what the last scrub since the open has found; `None`: there was none.
+    /// Returns the report of the last scrub since the open, if any.
     #[must_use]
     pub fn scrub_report(&self) -> Option<ScrubReport> {
         let (mut report, accepts_away) = {
@@ -507,9 +518,8 @@ impl Pool {
         Some(report)
     }
 
-    /// Goes on with a rebuild that a crash or a close has interrupted.
     pub(super) fn resume_rebuild(&self) {
-        if let Some((slot, copied)) = self.volume().joining() {
+        if let Some((slot, copied)) = self.volume().membership().joining() {
             self.add_rebuild(slot, copied.done_mib);
         }
     }

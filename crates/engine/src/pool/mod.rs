@@ -1,15 +1,14 @@
-//! A pool: made, opened, used, closed.
+//! An open pool: open, status, periodic work, checkpoint and close. Front ends reach every fileset
+//! through a [`Pool`].
 //!
 //! # Crashes
 //!
-//! An open that finds the pool open replays the log, raises LSNs and epochs past anything the lost
-//! life can have written, and says so in the superblock before it writes anything else. A close
-//! takes everything home and then marks the pool closed.
+//! An open of a pool that was not closed replays the log. Before any other write it raises LSN and
+//! epoch past every value that was written before the crash, and records both in the superblock. A
+//! close checkpoints everything and then marks the pool closed.
 //!
-//! Not here: how a pool is made (`create.rs`), its filesets (`filesets.rs`), operations on files
-//! (`serve.rs`).
+//! Not here: creation (`create.rs`), filesets (`filesets.rs`), operations on files (`serve.rs`).
 
-mod clones;
 mod create;
 mod disk_groups;
 mod filesets;
@@ -21,16 +20,17 @@ mod paths;
 mod placement;
 mod quotas;
 mod serve;
+mod snapshots;
 mod start;
 mod trim;
 mod unreadable;
 
-pub use create::{CreateOptions, GroupPlan, Layouts, NewDiskGroup};
+pub use create::{GroupPlan, Layouts, NewDiskGroup, PoolCreateOptions};
 pub use disk_groups::{DiskGroupError, DiskGroupStatus};
 pub use filesets::FilesetInfo;
 pub use in_use::{Fronts, PAUSE_NS_MAX};
 pub use members::{MemberStatus, SpareStatus};
-pub use moving::{Move, MoveError, MoveHow, MoveStep, Pipe};
+pub use moving::{Move, MoveError, MoveServices, MoveStep, Pipe};
 pub use quotas::{QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};
 
 use std::sync::Arc;
@@ -45,64 +45,66 @@ use format::members::Layout;
 use format::page::PAGE_BYTES;
 use format::superblock::{LABEL_BYTES, LabelError, Superblock};
 use runtime::clock::{Clock, Timestamp};
-use runtime::planted::{self, Planted};
+use runtime::planted;
 use storage::device::{DeviceError, SharedDevice};
-use storage::heartbeat::{Alone, Neighbours, Pulse, Taking};
+use storage::heartbeat::{HeartbeatWriter, HostProcesses, SingleProcess, TakeoverConditions};
 use storage::pool::PoolError;
-use storage::volume::{AddGroupError, MemberFailure, Opening, Volume};
+use storage::volume::{AddGroupError, MemberFailure, Volume, VolumeDevices};
 
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
 use crate::alloc::{Allocator, SegmentId, Shortage, SpaceCounts};
+use crate::api::{FilesetUuid, Ino};
 use crate::buffer::{Cache, CacheCounts, LsnCounts};
 use crate::error::{FilePart, FsError, FsResult};
-use crate::fileset::MountedFileset;
-use crate::fileset::table::FilesetTable;
+use crate::file::fullness::Fullness;
+use crate::file::{Core, Files, FilesOptions, Filesets, OpenFileset, mix};
+use crate::fileset_table::MountedFileset;
+use crate::fileset_table::table::FilesetTable;
 use crate::jobs::{
-    self, CleanerGauge, DiscardCounts, DiscardOptions, JobStatus, Jobs, Pace, RebuildCounts,
+    self, CleanerGauge, DiscardCounts, DiscardOptions, JobRunner, JobStatus, Pace, RebuildCounts,
     ScrubCounts, TrimCounts,
 };
 use crate::journal::{
     ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, RecoveryError, RecoveryReport,
 };
+use crate::relocate::pages::PageMoveReport;
 use crate::segment::{ReadaheadCounts, SegmentCacheCounts};
 use crate::store::Store;
 use crate::sync::Mutex;
-use crate::vnode::api::{FilesetUuid, Ino};
-use crate::vnode::{Core, Files, FilesOptions, Fileset, Filesets, Fullness, PagesMoved, mix};
 
-/// How a pool is opened.
+/// Options of an open.
 #[derive(Debug)]
-pub struct OpenOptions {
+pub struct PoolOpenOptions {
     /// Bytes of memory for metadata pages.
     pub cache_bytes: usize,
-    /// Where data goes.
+    /// Chooses where new data is placed.
     pub placement: Box<dyn PlacementPolicy>,
-    /// Needs of space that are not met, whatever there is: for tests. `None`: none.
+    /// Simulated shortages of space, for tests.
     pub shortage: Option<Arc<Shortage>>,
-    /// How operations on files behave.
+    /// Behaviour of file operations.
     pub files: FilesOptions,
     /// When free segments are discarded.
     pub discard: DiscardOptions,
-    /// Random bits, for what tells this opening from every other (see `FileSystem::verifier`).
+    /// Random bits for the verifier of this open (`FileSystem::verifier`).
     pub random: u64,
-    /// Most bytes of active log: bounds a replay.
+    /// Upper bound of the active log in bytes. Bounds a replay.
     pub active_log_bytes: u64,
-    /// Most pages whose changes are not at home: bounds a replay.
+    /// Upper bound of logged pages not yet written back. Bounds a replay.
     pub dirty_pages: usize,
-    /// What this machine knows of itself, for others that look whether the pool is in use.
-    pub neighbours: Arc<dyn Neighbours>,
-    /// Whether the user says that no other machine has the pool open.
+    /// Reports the other processes of this machine that may use the pool.
+    pub neighbours: Arc<dyn HostProcesses>,
+    /// Whether the user asserts that no other machine has the pool open.
     pub is_forced: bool,
-    /// The fileset whose files are served; `None`: the first.
+    /// The fileset to serve. `None` for the first one.
     pub fileset: Option<FilesetName>,
-    /// The clone of that fileset whose files are served, instead of its own.
-    pub clone: Option<NamePart>,
+    /// The snapshot of that fileset to serve in its stead.
+    pub snapshot: Option<NamePart>,
 }
 
-impl Default for OpenOptions {
-    fn default() -> OpenOptions {
-        OpenOptions {
+impl Default for PoolOpenOptions {
+    fn default() -> PoolOpenOptions {
+        PoolOpenOptions {
             cache_bytes: 256 << 20,
             placement: Box::new(LogPlacement),
             shortage: None,
@@ -111,55 +113,55 @@ impl Default for OpenOptions {
             random: 0,
             active_log_bytes: ACTIVE_LOG_BYTES_DEFAULT,
             dirty_pages: DIRTY_PAGES_DEFAULT,
-            neighbours: Arc::new(Alone),
+            neighbours: Arc::new(SingleProcess),
             is_forced: false,
             fileset: None,
-            clone: None,
+            snapshot: None,
         }
     }
 }
 
-/// Why a pool can't be made or opened.
+/// Why a pool can't be created or opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
-    /// The sizes asked for are impossible: choose others.
+pub enum PoolOpenError {
+    /// Impossible sizes: choose others.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// The default size of blocks is none: choose another.
+    /// Impossible default block size: choose another.
     #[error("a block is a power of two from 4 KiB to 1 MiB and a quarter of a segment")]
     Block,
-    /// The name for the user is none: choose another.
+    /// Unusable pool name: choose another.
     #[error(transparent)]
     Label(#[from] LabelError),
     /// Give more devices, or fewer.
     #[error("{kind} lies on {least} to {most} devices, not on {found}: give so many")]
     Width {
-        /// Of the layout.
+        /// Layout kind.
         kind: &'static str,
-        /// How many there are.
+        /// Devices given.
         found: usize,
-        /// How few there may be.
+        /// Fewest devices allowed.
         least: usize,
-        /// How many there may be.
+        /// Most devices allowed.
         most: usize,
     },
-    /// The log cannot be replayed without a device that is away. Attach it.
+    /// The log cannot be replayed without an absent device: attach it.
     #[error(
         "the log of a pool that was not closed cannot be read whole without what is away: attach \
          {missing}, or name where it is with --member PATH, and open the pool with it. Nothing \
          was changed. {cause}"
     )]
     LogAway {
-        /// The paths of what is away.
+        /// Paths of the absent members.
         missing: String,
-        /// What the devices that are there give.
+        /// The replay error without the absent members.
         cause: Box<RecoveryError>,
     },
     /// Choose fragments of 4 KiB.
     #[error("{kind} has fragments of 4 KiB: leave the size of fragments out")]
     Fragment {
-        /// Of the layout.
+        /// Layout kind.
         kind: &'static str,
     },
     /// Choose a larger device, or make the pool smaller.
@@ -167,11 +169,11 @@ pub enum OpenError {
         "{device}: {found_bytes} bytes, and each member holds {needed_bytes}: give a larger device"
     )]
     SmallMember {
-        /// Its name.
+        /// Device name.
         device: String,
-        /// How large it is.
+        /// Size of the device.
         found_bytes: u64,
-        /// How large it must be.
+        /// Least size of a member.
         needed_bytes: u64,
     },
     /// Give metadata a disk group of another kind.
@@ -180,7 +182,7 @@ pub enum OpenError {
          mirror:m0,m1=metadata,journal --group {kind}:d0,d1=data`)"
     )]
     NoMetadata {
-        /// Which layout.
+        /// Layout kind.
         kind: &'static str,
     },
     /// Give a disk group the role data.
@@ -201,12 +203,12 @@ pub enum OpenError {
          larger one, or a smaller journal (--journal-size)"
     )]
     JournalTooSmall {
-        /// The smallest.
+        /// Size of the smallest device.
         found_bytes: u64,
-        /// What each needs.
+        /// Least size of each device.
         needed_bytes: u64,
     },
-    /// A disk group cannot be one of the pool.
+    /// An unusable disk group.
     #[error(transparent)]
     Group(#[from] AddGroupError),
     /// No usable superblock: see the cause.
@@ -215,63 +217,56 @@ pub enum OpenError {
     /// The log can't be replayed.
     #[error(transparent)]
     Recovery(#[from] RecoveryError),
-    /// The device failed.
+    /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Metadata can't be used.
+    /// Unusable metadata.
     #[error(transparent)]
     Files(#[from] FsError),
-    /// The log is to be replayed, and the device takes no writes, or was opened for none.
+    /// The log needs a replay, and the device is read-only or was opened read-only.
     #[error(
         "the pool was not closed, so its log must be replayed, and the device is read-only; make \
          it writable (blockdev --setrw, or losetup without -r) and mount it once, or mount a copy"
     )]
     NotClosed,
-    /// Mount it read-only.
+    /// Mount the pool read-only.
     #[error(
         "data is missing with {missing}, so nothing can be written: mount it with -o ro, and \
          copy what is left to another pool"
     )]
     DataAway {
-        /// The paths of the members that are away.
+        /// Paths of the absent members.
         missing: String,
     },
-    /// The pool needs a feature to be written that this software does not have.
+    /// Writing needs a pool feature that this software lacks.
     #[error("the pool can only be mounted read-only by this software (features {features:#x})")]
     ReadOnlyFeatures {
-        /// Unknown bits.
+        /// Unknown feature bits.
         features: u64,
     },
 }
 
-/// An open pool: a file system.
+/// An open pool.
 pub struct Pool {
     superblock: Mutex<Superblock>,
-    /// `None`: nothing is written.
-    pulse: Option<Arc<Pulse>>,
+    /// The heartbeat. `None` if this pool writes nothing.
+    pulse: Option<Arc<HeartbeatWriter>>,
     core: Arc<Core>,
-    jobs: Jobs,
-    /// What the last scrub has found.
+    jobs: JobRunner,
     scrub: Mutex<Option<Arc<ScrubCounts>>>,
-    /// Whether the labels tell of a scrub that this open has not gone on with yet.
     has_left_scrub: AtomicBool,
-    /// What the last trim has done.
     trim: Mutex<Option<Arc<TrimCounts>>>,
-    /// What the last rebuild has done.
     rebuild: Mutex<Option<Arc<RebuildCounts>>>,
-    /// Locked with nothing else.
-    unreadable: Mutex<unreadable::Unreadable>,
-    /// Whether the jobs of the life before go on.
+    /// LOCK: held alone.
+    unreadable: Mutex<unreadable::ReadErrorHistory>,
     has_resumed: AtomicBool,
     recovery: RecoveryReport,
     is_read_only: bool,
-    /// The members that are away without which data is nowhere, by path.
     lost_with: Option<String>,
     main_fileset: FilesetUuid,
-    /// Of this opening alone.
     verifier: u64,
     secret: [u8; 16],
-    clones_seen: clones::Seen,
+    snapshots_seen: snapshots::SnapshotsDirectoryTime,
 }
 
 impl CheckpointHooks for Core {
@@ -285,66 +280,64 @@ impl CheckpointHooks for Core {
     }
 }
 
-/// Everything that `status` tells.
+/// The report of `status`.
 #[derive(Clone, Debug)]
 pub struct PoolStatus {
-    /// How the pool lies on its members.
+    /// Layout of the main disk group.
     pub layout: Layout,
-    /// The members, where there are several.
+    /// The members, in a pool of several devices.
     pub members: Vec<MemberStatus>,
-    /// The members that have failed since the pool was opened, or that a spare stands for.
+    /// Members that failed since the open, or that a spare has replaced.
     pub failures: Vec<MemberFailure>,
     /// The disk groups.
     pub groups: Vec<DiskGroupStatus>,
     /// The spares.
     pub spares: Vec<SpareStatus>,
-    /// Name that the user gave.
+    /// Name given by the user.
     pub label: String,
     /// Identity of the pool.
     pub pool_id: PoolId,
-    /// Name of the device.
+    /// Device name.
     pub device: String,
-    /// How requests travel to it.
+    /// I/O interface of the device.
     pub transport: &'static str,
-    /// How often it was mounted.
+    /// Number of mounts so far.
     pub mount_count: u64,
-    /// Where everything lies.
+    /// Layout of the pool.
     pub geometry: Geometry,
-    /// How full it is, in fragments.
+    /// Space in fragments.
     pub space: SpaceCounts,
-    /// What there is to say of a pool that has refused a change for want of space; `None`: it has
-    /// not, or there is space again.
+    /// Report on a pool that has refused a change for lack of space.
     pub full: Option<Fullness>,
-    /// The journal.
+    /// Figures of the journal.
     pub journal: JournalCounts,
-    /// The page cache.
+    /// Figures of the page cache.
     pub cache: CacheCounts,
-    /// The segment cache.
+    /// Figures of the segment cache.
     pub segment_cache: SegmentCacheCounts,
-    /// What was read of files before it was asked for.
+    /// Figures of readahead.
     pub readahead: ReadaheadCounts,
-    /// What comparing pages with their LSN pages has found.
+    /// Figures of the comparison of pages with their LSN pages.
     pub lsn: LsnCounts,
-    /// The last files of which a read found blocks bad on a member, and wrote them again.
+    /// Files with recently repaired blocks.
     pub mended: Vec<FilePart>,
-    /// What cleaning has cost.
+    /// Cost of cleaning.
     pub cleaner: CleanerGauge,
-    /// What discards have come to.
+    /// Figures of discards.
     pub discards: DiscardCounts,
-    /// What the open replayed.
+    /// Figures of the replay at the open.
     pub recovery: RecoveryReport,
     /// Files with changes that are not in the journal.
     pub dirty_files: usize,
-    /// Files that front ends hold.
+    /// Files referenced by front ends.
     pub referenced_files: usize,
-    /// Inodes in use.
+    /// Inodes in use in all filesets. Those of snapshots are not counted.
     pub inodes: u64,
-    /// Why the pool takes no changes, if it does not.
+    /// Why the pool refuses changes, if it does.
     pub read_only: Option<String>,
-    /// The members that are away without which data is nowhere, by path.
+    /// Paths of absent members without which data is missing.
     pub lost_with: Option<String>,
-    /// The devices that the journal was on, if the last of them has failed since the pool was
-    /// opened and it has none of its own.
+    /// The journal's devices, once the last of them has failed.
     pub lost_journal: Option<String>,
 }
 
@@ -355,7 +348,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Returns what only this pool knows, in every opening: fronts make their keys of it.
+    /// Returns the pool's secret, equal in every open. Front ends derive their keys from it.
     #[must_use]
     pub fn secret(&self) -> [u8; 16] {
         self.secret
@@ -365,62 +358,63 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// See [`OpenError`].
+    /// See [`PoolOpenError`].
     pub fn open(
         device: SharedDevice,
         clock: Arc<dyn Clock>,
-        options: OpenOptions,
-    ) -> Result<Pool, OpenError> {
-        Pool::open_members(Opening::of_one(device), clock, options)
+        options: PoolOpenOptions,
+    ) -> Result<Pool, PoolOpenError> {
+        Pool::open_members(VolumeDevices::of_one(device), clock, options)
     }
 
-    /// Opens the pool on several devices, as [`Pool::open`] does. Members that are not there are
-    /// left behind, durably, before anything else is written.
+    /// Opens a pool on several devices. Absent members are recorded as missing, durably, before any
+    /// other write.
     ///
     /// # Errors
     ///
-    /// See [`OpenError`].
+    /// See [`PoolOpenError`].
     pub fn open_members(
-        devices: Opening,
+        devices: VolumeDevices,
         clock: Arc<dyn Clock>,
-        options: OpenOptions,
-    ) -> Result<Pool, OpenError> {
+        options: PoolOpenOptions,
+    ) -> Result<Pool, PoolOpenError> {
         let (mut volume, mut superblock) = Volume::open_members(devices)?;
         let lost_with = volume.lost_with(&superblock);
         if let Some(missing) = &lost_with {
             if !options.files.is_read_only {
-                return Err(OpenError::DataAway { missing: missing.clone() });
+                return Err(PoolOpenError::DataAway { missing: missing.clone() });
             }
-            // CRASH: nothing is written, so the member may still come back with what it has.
+            // CRASH: nothing is written, so the absent member does not become stale.
             volume = volume.in_memory();
             tracing::warn!(missing, "data is missing with a member: nothing is written");
         }
         let features =
             superblock.features_read_only & !format::superblock::READ_ONLY_COMPATIBLE_KNOWN;
         if features != 0 && !options.files.is_read_only {
-            return Err(OpenError::ReadOnlyFeatures { features });
+            return Err(PoolOpenError::ReadOnlyFeatures { features });
         }
         if !options.files.is_read_only {
             volume.check_writable()?;
         }
-        // A chunk of the log fills whole sectors of any device that the pool has been on.
+        // Log chunks fill whole sectors. The largest sector size of all devices that the pool was
+        // ever on applies.
         superblock.sector_bytes = superblock.sector_bytes.max(volume.sector_bytes());
         let is_read_only = options.files.is_read_only;
         let rest = rest_of(&volume, &superblock)?;
         let pulse = match rest {
             Some(_) if is_read_only => None,
-            None if volume.is_read_only() => return Err(OpenError::NotClosed),
+            None if volume.is_read_only() => return Err(PoolOpenError::NotClosed),
             Some(_) | None => Some(take(&volume, &superblock, &clock, &options)?),
         };
         if rest.is_none() {
             check_log_without_absent(&volume, superblock.pool_id)?;
         }
-        if pulse.is_some() && !planted::is(Planted::AbsentNotLeftBehind) {
+        if pulse.is_some() && !planted!(AbsentNotLeftBehind) {
             volume.begin_writing(&mut superblock)?;
         }
         if pulse.is_some() {
-            // CRASH: before anything else is written to the groups.
-            volume.changing().end_interrupted_move(&mut superblock)?;
+            // CRASH: comes before any other write to the disk groups.
+            volume.membership().changing().end_interrupted_move(&mut superblock)?;
         }
         let mut lost = Vec::new();
         let (start, recovery) = match rest {
@@ -435,10 +429,11 @@ impl Pool {
             superblock.writer_term += 1;
             superblock.lsn_base = start.lsn;
             superblock.epoch_base = start.epoch;
-            // Every copy: one that still said "closed" would, if the others rotted, hide the log.
+            // Every copy of the superblock: otherwise a stale one, marked closed, could hide the
+            // log.
             volume.update_superblocks(&mut superblock)?;
             if let Some(pulse) = &pulse {
-                // Of two that took a closed pool at one time one goes on.
+                // If two machines have taken the pool at the same time, only one passes this check.
                 pulse.verify()?;
             }
         }
@@ -476,12 +471,14 @@ impl Pool {
         }
         let slot = match &options.fileset {
             None => ROOT_SLOT,
-            Some(name) => table.lock(&store)?.slot_of_node(name.parts(), options.clone.as_ref())?,
+            Some(name) => {
+                table.lock(&store)?.slot_of_node(name.parts(), options.snapshot.as_ref())?
+            }
         };
         let fileset = MountedFileset::open(&store, slot)?;
         let main_fileset = FilesetUuid(u128::from_le_bytes(fileset.uuid));
-        let filesets = Filesets::new(Fileset::new(fileset), table);
-        let jobs = Jobs::new(options.discard);
+        let filesets = Filesets::new(OpenFileset::new(fileset), table);
+        let jobs = JobRunner::new(options.discard);
         let (secret, emptier) = (superblock.secret, jobs.emptier());
         let core = Arc::new(Core::new(store, filesets, secret, options.files, emptier));
         let weak: std::sync::Weak<dyn CheckpointHooks> = {
@@ -507,13 +504,13 @@ impl Pool {
             main_fileset,
             verifier,
             secret,
-            clones_seen: clones::Seen::default(),
+            snapshots_seen: snapshots::SnapshotsDirectoryTime::default(),
         };
         pool.core.tell_lost(&lost);
-        let is_changed = !is_read_only && !pool.files().is_of_clone();
-        let is_changed = is_changed && pool.core.finish_main_deletion()?;
+        let is_changed = !is_read_only && !pool.files().is_of_snapshot();
+        let is_changed = is_changed && pool.core.snapshotter().finish_main_deletion()?;
         if is_changed && pool.files().finish_orphans()? > 0 {
-            // What they had can be used again, and counts as available, from then on.
+            // A checkpoint makes the freed space usable.
             pool.checkpoint()?;
         }
         Ok(pool)
@@ -523,13 +520,12 @@ impl Pool {
         &self.core.store.volume
     }
 
-    /// Returns the pool as one device, for who reads it beside the engine.
+    /// Returns the pool as one device, for readers beside the engine.
     #[must_use]
     pub fn device(&self) -> SharedDevice {
         Arc::clone(self.volume().device())
     }
 
-    /// Returns what belongs to the pool.
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Core {
         &self.core
@@ -540,28 +536,26 @@ impl Pool {
         self.jobs.add(&self.core, job)
     }
 
-    /// Returns the files of the main fileset.
     fn files(&self) -> Files<'_> {
         self.core.main_files()
     }
 
-    /// Takes everything home and marks the pool closed. It should not be used afterwards; what is
-    /// synced all the same lies in the log behind the last checkpoint, where the next open finds
-    /// it.
+    /// Checkpoints everything and marks the pool closed. No change may follow: it would be in the
+    /// log after the close, and the next open would find it.
     ///
     /// # Errors
     ///
-    /// What the device said, or why a file could not be put into the journal: all else that was
-    /// accepted is durable, and the next open replays the log.
+    /// The device's error, or the reason why a file could not be journaled. Other accepted changes
+    /// are durable all the same, and the next open replays the log.
     pub fn close(&self) -> FsResult<()> {
         if self.is_read_only && !self.recovery.was_needed {
             return Ok(());
         }
         let store = &self.core.store;
-        self.core.sync_all()?;
+        self.core.writeback().sync_all()?;
         store.journal.checkpoint()?;
         if let Some(pulse) = &self.pulse {
-            // HB2, HB3.
+            // HB2, HB3: the heartbeat stops, and the pool must still be ours.
             pulse.stop();
             pulse.verify().map_err(|error| store.journal.fail(&error))?;
         }
@@ -570,14 +564,14 @@ impl Pool {
         let fail = |error| store.journal.fail(&error);
         store.volume.update_superblocks(&mut superblock).map_err(fail)?;
         if store.volume.has_lost_journal() {
-            // That has found it. Nobody else may have the pool by now.
+            // The update may have found the journal lost. Another machine may own the pool by then.
             self.pulse.as_ref().map_or(Ok(()), |pulse| pulse.verify()).map_err(fail)?;
         }
-        store.journal.make_anew_if_lost()
+        store.journal.lost_log().rebuild_if_lost()
     }
 
-    /// Does the background work that is due. A front end calls it a few times a second, or
-    /// [`Pool::tick_paced`].
+    /// Runs background work that is due. A front end calls it or [`Pool::tick_paced`] a few times a
+    /// second.
     ///
     /// # Errors
     ///
@@ -586,59 +580,59 @@ impl Pool {
         self.tick_paced().map(|_| ())
     }
 
-    /// Does the same, and returns in how long jobs that have an end want to be called again, if
-    /// sooner than in its time. `None`: there are none, or all wait.
+    /// [`Pool::tick`]. Returns the time until the next call that the walks need, if sooner than
+    /// usual.
     ///
     /// # Errors
     ///
-    /// As [`Pool::tick`].
+    /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn tick_paced(&self) -> FsResult<Option<Duration>> {
-        // A pool that nobody writes to would not learn of it.
+        // In an idle pool no request would find that a device has become shorter.
         self.volume().check_end().map_err(|error| self.core.store.journal.fail(&error))?;
         self.beat()?;
         if self.is_read_only {
             return Ok(None);
         }
-        // A pool in which nobody commits would go on without it.
-        self.core.store.journal.make_anew_if_lost()?;
+        // A pool without commits would not notice that it has no journal.
+        self.core.store.journal.lost_log().rebuild_if_lost()?;
         jobs::mended::name_some(&self.core);
-        // Here and not at the open: it reads the whole table of filesets.
+        // On the first tick instead of at the open, because it reads the whole fileset table.
         if !self.has_resumed.swap(true, Ordering::Relaxed) {
-            self.resume_deletions()?;
-            self.resume_rebuild();
-            self.resume_reshape();
-            self.resume_evacuations();
+            self.fileset_admin().resume_deletions()?;
+            self.devices().resume_rebuild();
+            self.devices().resume_reshape();
+            self.devices().resume_evacuations();
             let is_left = self.volume().scrubbed().is_some();
             self.has_left_scrub.store(is_left, Ordering::Relaxed);
         }
         self.fail_unreadable();
-        self.take_back()?;
-        self.take_spare()?;
-        self.resume_scrub()?;
+        self.devices().take_back()?;
+        self.devices().take_spare()?;
+        self.devices().resume_scrub()?;
         match self.jobs.tick(&self.core) {
-            // A full pool is no reason to stop the clock.
+            // A full pool is no error here, so that the caller's periodic work continues.
             Err(FsError::NoSpace) => Ok(None),
             other => other,
         }
     }
 
-    /// Returns the jobs that have an end, oldest first.
+    /// Returns the walks, oldest first.
     #[must_use]
     pub fn jobs(&self) -> Vec<JobStatus> {
         self.jobs.status(&self.core)
     }
 
-    /// Makes a job pause, or go on, also one that has failed. Returns whether there is such a job.
+    /// Pauses or resumes a job, a failed one included. Returns whether the job exists.
     pub fn pause_job(&self, id: u64, is_paused: bool) -> bool {
         self.jobs.pause(id, is_paused)
     }
 
-    /// Sets how much of the time a job works. Returns whether there is such a job.
+    /// Sets which share of the time a job works. Returns whether the job exists.
     pub fn pace_job(&self, id: u64, pace: Pace) -> bool {
         self.jobs.set_pace(id, pace)
     }
 
-    /// Says that the pool is in use, if that is due, for as long as it takes changes (HB3).
+    /// Writes the heartbeat if it is due, as long as the pool accepts changes (HB3).
     fn beat(&self) -> FsResult<()> {
         let Some(pulse) = &self.pulse else { return Ok(()) };
         let journal = &self.core.store.journal;
@@ -648,39 +642,38 @@ impl Pool {
         pulse.beat().map_err(|error| journal.fail(&error))
     }
 
-    /// Takes every change home, so that the log is empty.
+    /// Writes every change back, so that the log is empty.
     ///
     /// # Errors
     ///
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn checkpoint(&self) -> FsResult<()> {
         if self.is_read_only {
-            // What a recovery changed is home since the open.
+            // Nothing is left: the open has written back the changes of a recovery.
             return Ok(());
         }
         self.core.reap_all_doomed();
         self.core.store.journal.checkpoint()
     }
 
-    /// Empties every segment that gives anything back.
+    /// Cleans every segment that yields free space.
     ///
     /// # Errors
     ///
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn clean(&self) -> FsResult<()> {
-        if self.is_read_only { Ok(()) } else { self.core.clean() }
+        if self.is_read_only { Ok(()) } else { self.core.space_reclaim().clean() }
     }
 
-    /// Moves the metadata pages of an allocation group elsewhere, those left out that are fixed
-    /// there: what the job does with those that are given up.
+    /// Moves the metadata pages of an allocation group elsewhere, except those with a fixed place.
     ///
     /// # Errors
     ///
-    /// What is wrong with the maps of the group; [`FsError::ReadOnly`] once the pool has failed.
-    pub fn move_pages(&self, group: u32) -> FsResult<PagesMoved> {
-        let mut all = PagesMoved::default();
+    /// Corruption of the group's maps. [`FsError::ReadOnly`] once the pool has failed.
+    pub fn move_pages(&self, group: u32) -> FsResult<PageMoveReport> {
+        let mut all = PageMoveReport::default();
         for segment in 0..self.core.store.geometry().segments_of(group) {
-            let of_segment = self.core.move_pages(SegmentId { group, segment })?;
+            let of_segment = self.core.mover().move_pages(SegmentId { group, segment })?;
             all.moved += of_segment.moved;
             all.busy += of_segment.busy;
             all.no_room += of_segment.no_room;
@@ -693,28 +686,30 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`FsError::NotFound`] if it has no name where its anode remembers one.
+    /// [`FsError::NotFound`] if the file has no name in the directory that its anode records.
     pub fn path_of(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        self.core.enter(ino)?.path_of(ino)
+        self.core.enter(ino)?.names().path_of(ino)
     }
 
-    /// Returns the fileset that an inode is in.
+    /// Returns the fileset of an inode.
     pub fn fileset_of(&self, ino: Ino) -> FsResult<FilesetUuid> {
         Ok(self.core.files_of(ino)?.uuid())
     }
 
-    /// Returns everything that `status` tells.
+    /// Returns the report of `status`.
     #[must_use]
     pub fn status(&self) -> PoolStatus {
         let files = self.files();
-        let groups = self.groups_for_status();
+        let groups = self.devices().groups_for_status();
+        // A failure to read the fileset table is reported by other operations.
+        let inodes = self.core.inodes_used().unwrap_or_default();
         let superblock = self.superblock.lock();
         let label_end = superblock.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
         PoolStatus {
             layout: groups.first().map_or(superblock.layout, |group| group.layout),
-            members: self.members(),
+            members: self.devices().members(),
             groups,
-            spares: self.spares(),
+            spares: self.devices().spares(),
             failures: self.volume().failures(),
             label: format::text::shown(&superblock.label[..label_end]),
             pool_id: superblock.pool_id,
@@ -723,8 +718,8 @@ impl Pool {
             mount_count: superblock.mount_count,
             geometry: self.volume().geometry().clone(),
             space: files.store.alloc.counts(),
-            // Whoever can't read the table of filesets is told elsewhere.
-            full: self.core.fullness().unwrap_or_default(),
+            // As for the inodes.
+            full: self.core.space_reclaim().fullness().unwrap_or_default(),
             journal: files.store.journal.counts(),
             cache: files.store.cache.counts(),
             segment_cache: files.segments.cache.counts(),
@@ -732,20 +727,18 @@ impl Pool {
             lsn: files.store.cache.lsn_counts(),
             mended: files.segments.mended.named(),
             cleaner: self.jobs.cleaner_gauge(&self.core),
-            discards: self.discard_counts(),
+            discards: self.devices().discard_counts(),
             recovery: self.recovery,
             dirty_files: files.table.dirty_count(),
             referenced_files: files.table.reference_count(),
-            inodes: files.fileset.anodes.anodes_used(),
+            inodes,
             read_only: files.store.journal.check_alive().err().map(|error| error.to_string()),
             lost_with: self.lost_with.clone(),
-            lost_journal: files.store.journal.lost_devices(),
+            lost_journal: files.store.journal.lost_log().lost_devices(),
         }
     }
 }
 
-/// Returns what tells this opening from every other: by chance, and where none was given by the
-/// count of mounts and the time.
 fn verifier_of(superblock: &Superblock, random: u64, now: Timestamp) -> u64 {
     let nanoseconds = u64::from(now.nanoseconds) << 32;
     [superblock.mount_count, now.seconds.cast_unsigned(), nanoseconds]
@@ -753,14 +746,29 @@ fn verifier_of(superblock: &Superblock, random: u64, now: Timestamp) -> u64 {
         .fold(random, |so_far, next| mix(so_far ^ next))
 }
 
-/// Takes the pool, before anything is written to it (HB1).
+/// Takes the pool, before any write to it (HB1).
 fn take(
     volume: &Volume,
     superblock: &Superblock,
     clock: &Arc<dyn Clock>,
-    options: &OpenOptions,
-) -> Result<Arc<Pulse>, OpenError> {
-    let taking = Taking { is_open: superblock.is_open, is_forced: options.is_forced };
+    options: &PoolOpenOptions,
+) -> Result<Arc<HeartbeatWriter>, PoolOpenError> {
+    let taking = TakeoverConditions { is_open: superblock.is_open, is_forced: options.is_forced };
     let neighbours = options.neighbours.as_ref();
-    Ok(Pulse::take(volume, superblock.pool_id, clock, neighbours, taking)?)
+    Ok(HeartbeatWriter::take(volume, superblock.pool_id, clock, neighbours, taking)?)
+}
+
+runtime::view! {
+    /// The devices and disk groups of a pool: addition, failure, replacement, rebuild, scrub, trim.
+    pub struct PoolDevices of Pool;
+    /// Returns the devices and disk groups of the pool.
+    fn devices;
+}
+
+runtime::view! {
+    /// Administration of the filesets of a pool: creation, snapshots, clones, quotas, streams,
+    /// moves.
+    pub struct PoolFilesets of Pool;
+    /// Returns the administration of the filesets of the pool.
+    fn fileset_admin;
 }

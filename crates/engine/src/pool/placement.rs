@@ -1,15 +1,15 @@
-//! Placement of the files of an open pool: set and told by their paths.
+//! Placement of files in an open pool, set and queried by path.
 
 use format::fileset::FilesetName;
 use format::placement::Placement;
 
 use super::{DiskGroupError, Pool};
 use crate::alloc::{PlacementError, Urgency};
+use crate::api::{Caller, FileKind, FileSystem, XattrMode};
 use crate::error::FsResult;
-use crate::vnode::api::{Caller, FileKind, FileSystem, XattrMode};
 
 impl Pool {
-    /// Says whether files can have a placement now.
+    /// Checks that files can have `placement` at present.
     ///
     /// # Errors
     ///
@@ -18,25 +18,23 @@ impl Pool {
         self.core.store.alloc.check_placement(placement)
     }
 
-    /// Returns the placement of the root directory of the fileset or clone in `slot`, which
-    /// what is made in it inherits; `None`: it is being freed.
+    /// Returns the placement of the root directory in `slot`. `None` if it is being freed.
     ///
     /// # Errors
     ///
-    /// What its pages say.
+    /// Corruption of the fileset's pages.
     pub fn placement_of_root(&self, slot: u32) -> FsResult<Option<Placement>> {
         self.core.placement_of_root(slot)
     }
 
-    /// Sets which disk group new data of the file at `path` in a fileset should come from, and of
-    /// all that is below it if it is a directory and `is_recursive`; what is made in it from then
-    /// on has that too. What is stored already stays where it is. Returns how many files and
-    /// directories that were. It is durable when this returns.
+    /// Sets the placement of new data at `path`, and with `is_recursive` of everything below,
+    /// durably. Files created there inherit the placement. Stored data stays where it is. Returns
+    /// the count of files changed.
     ///
     /// # Errors
     ///
-    /// See [`DiskGroupError`]; [`FsError::NotFound`](crate::error::FsError::NotFound) for no such
-    /// path.
+    /// See [`DiskGroupError`]. [`FsError::NotFound`](crate::error::FsError::NotFound) if the path
+    /// does not exist.
     pub fn set_placement(
         &self,
         name: &FilesetName,
@@ -46,9 +44,10 @@ impl Pool {
         self.core.store.alloc.check_placement(placement)?;
         let root = Caller::root();
         let mut count = 0;
-        self.each_below(name, path, is_recursive, |ino| {
+        self.fileset_admin().each_below(name, path, is_recursive, |ino| {
             let kind = self.getattr(&root, ino)?.kind;
-            // Of what is below, the others have no placement; what is named must have one.
+            // Other kinds of files have no placement. They are skipped below `path`, and refused as
+            // `path`.
             let has_none = !matches!(kind, FileKind::Regular | FileKind::Directory);
             if has_none && count > 0 {
                 return Ok(());
@@ -61,12 +60,12 @@ impl Pool {
         Ok(count)
     }
 
-    /// Returns which disk group new data of the file at `path` should come from.
+    /// Returns the placement of the file at `path`.
     ///
     /// # Errors
     ///
-    /// [`FsError::NotFound`](crate::error::FsError::NotFound) for no such path.
+    /// [`FsError::NotFound`](crate::error::FsError::NotFound) if the path does not exist.
     pub fn placement(&self, name: &FilesetName, path: &[&[u8]]) -> FsResult<Placement> {
-        self.within(name, path, |ino| self.core.enter(ino)?.placement(ino))
+        self.fileset_admin().within(name, path, |ino| self.core.enter(ino)?.placement(ino))
     }
 }

@@ -1,90 +1,90 @@
-//! The quotas of users, groups and projects of a pool's filesets: switched, set, told.
+//! Quotas of users, groups and projects in a pool's filesets: switching, limits, reports, and walks
+//! that assign a tree of files to a project.
 
-use format::fileset::{FilesetName, Moving};
+use super::PoolFilesets;
+use format::fileset::{FilesetName, MoveState};
 use format::ids::FRAGMENTS_MAX;
 use format::quota::{QuotaKind, QuotaState};
 
-use super::Pool;
+use crate::api::{Caller, FileKind, FileSystem, FilesetUuid, Ino, SetAttr};
 use crate::error::{FsError, FsResult};
-use crate::fileset::quota::QuotaChange;
-use crate::vnode::api::{Caller, FileKind, FileSystem, FilesetUuid, Ino, SetAttr};
+use crate::fileset_table::quota::QuotaChange;
 
-/// Steps of counting that one call does at most: some seconds.
+/// Most steps of counting per call: some seconds.
 const STEPS_PER_CALL: usize = 256;
 
-/// How far the quotas of a fileset are.
+/// State of a fileset's quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaProgress {
-    /// Nobody is counted.
+    /// Usage is not counted.
     Off,
-    /// So much of it is counted, in parts of 1,000: nobody is refused yet.
+    /// Usage is partly counted, in thousandths. Limits are not enforced yet.
     Counting(u64),
-    /// All is counted, and limits hold.
+    /// Usage is counted, and limits are enforced.
     On,
 }
 
-/// What a fileset tells of its quotas.
+/// Quota settings of a fileset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaInfo {
-    /// How far they are.
+    /// State of the quotas.
     pub progress: QuotaProgress,
-    /// Seconds for which a soft limit of bytes may be passed.
+    /// Grace in seconds past a soft limit of bytes.
     pub bytes_grace_seconds: u64,
-    /// Seconds for which a soft limit of inodes may be passed.
+    /// Grace in seconds past a soft limit of inodes.
     pub inodes_grace_seconds: u64,
 }
 
-/// What a user, a group or a project has and may have. 0: no limit.
+/// Usage and limits of a user, a group or a project. A limit of 0 means none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaAccount {
-    /// Whose it is.
+    /// User, group or project.
     pub kind: QuotaKind,
-    /// His number.
+    /// Number of the user, group or project.
     pub id: u32,
-    /// What his files take, with what waits.
+    /// Bytes used by its files, dirty data included.
     pub bytes: u64,
-    /// His files.
+    /// Count of its files.
     pub inodes: u64,
-    /// Bytes past which the grace begins.
+    /// Soft limit of bytes, past which the grace begins.
     pub bytes_soft: u64,
-    /// Most bytes.
+    /// Hard limit of bytes.
     pub bytes_hard: u64,
-    /// Inodes past which the grace begins.
+    /// Soft limit of inodes, past which the grace begins.
     pub inodes_soft: u64,
-    /// Most inodes.
+    /// Hard limit of inodes.
     pub inodes_hard: u64,
-    /// When the grace of bytes ends: seconds since 1970; 0: he is not past the soft limit.
+    /// End of the grace for bytes, in seconds since 1970. 0 below the soft limit.
     pub bytes_grace_end: u64,
-    /// When the grace of inodes ends; as above.
+    /// End of the grace for inodes, in seconds since 1970. 0 below the soft limit.
     pub inodes_grace_end: u64,
 }
 
-/// What is to be changed of limits. 0: no limit.
+/// Change of limits. `None` keeps a limit, and 0 removes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaLimitsChange {
-    /// Bytes past which the grace begins.
+    /// Soft limit of bytes.
     pub bytes_soft: Option<u64>,
-    /// Most bytes.
+    /// Hard limit of bytes.
     pub bytes_hard: Option<u64>,
-    /// Inodes past which the grace begins.
+    /// Soft limit of inodes.
     pub inodes_soft: Option<u64>,
-    /// Most inodes.
+    /// Hard limit of inodes.
     pub inodes_hard: Option<u64>,
 }
 
-/// What users, groups and projects may have in a fileset.
-pub(super) struct Allowed {
+/// Quota settings and limits of a fileset, for its move to another pool.
+pub(super) struct QuotaSettings {
     is_on: bool,
     graces: [u64; 2],
     accounts: Vec<(QuotaKind, u32, QuotaChange)>,
-    /// Of the fragments in them: binary logarithm.
+    /// Binary logarithm of the fragment size used in `accounts`.
     fragment_shift: u8,
 }
 
-impl Pool {
-    /// Returns what users may have in the fileset in `slot`, be it on its way; `None`: nobody ever
-    /// said.
-    pub(super) fn allowed_in(&self, slot: u32) -> FsResult<Option<Allowed>> {
+impl PoolFilesets<'_> {
+    /// Returns quota settings and limits of the fileset in `slot`. `None` without any.
+    pub(super) fn allowed_in(&self, slot: u32) -> FsResult<Option<QuotaSettings>> {
         let fileset = self.core.open_fileset(slot)?;
         let quotas = &fileset.anodes.quotas;
         let mut accounts = Vec::new();
@@ -112,58 +112,59 @@ impl Pool {
         }
         let is_on = quotas.state() != QuotaState::Off;
         let fragment_shift = self.core.store.geometry().fragment_shift;
-        let allowed = Allowed { is_on, graces: quotas.graces(), accounts, fragment_shift };
+        let allowed = QuotaSettings { is_on, graces: quotas.graces(), accounts, fragment_shift };
         Ok((is_on || !allowed.accounts.is_empty()).then_some(allowed))
     }
 
-    /// Sets in the fileset in `slot` what users may have, durably; what they have is counted by
-    /// [`Pool::tick`]. Done again it does no harm.
-    pub(super) fn allow_in(&self, slot: u32, allowed: &Allowed) -> FsResult<()> {
+    /// Applies quota settings and limits to the fileset in `slot`, durably and idempotently.
+    /// `Pool::tick` counts the usage.
+    pub(super) fn allow_in(&self, slot: u32, allowed: &QuotaSettings) -> FsResult<()> {
         let fileset = self.core.open_fileset(slot)?;
         let shift = self.core.store.geometry().fragment_shift;
         let fragments = |count: Option<u64>| {
             count.map(|count| (count << allowed.fragment_shift).div_ceil(1 << shift))
         };
         if fileset.anodes.quotas.state() == QuotaState::Off {
-            self.core.switch_quotas_of(fileset, true)?;
+            self.core.quotas().switch_quotas_of(fileset, true)?;
         }
-        self.core.set_quota_graces_of(fileset, allowed.graces.map(Some))?;
+        self.core.quotas().set_quota_graces_of(fileset, allowed.graces.map(Some))?;
         for (kind, id, change) in &allowed.accounts {
             let change = QuotaChange {
                 fragments_soft: fragments(change.fragments_soft),
                 fragments_hard: fragments(change.fragments_hard),
                 ..*change
             };
-            self.core.set_quota_of(fileset, (*kind, *id), change)?;
+            self.core.quotas().set_quota_of(fileset, (*kind, *id), change)?;
         }
-        if allowed.is_on { Ok(()) } else { self.core.switch_quotas_of(fileset, false) }
+        if allowed.is_on { Ok(()) } else { self.core.quotas().switch_quotas_of(fileset, false) }
     }
 
-    /// FM6: refuses to change what users may have while the move that the fileset has come by is
-    /// not finished: given again, it sets what they had in the other pool.
+    /// Refuses changes of limits until the fileset's move is finished (FM6), because a resumed move
+    /// would overwrite them.
     fn check_limits_have_come(&self, name: &FilesetName) -> FsResult<()> {
-        let moving = self.core.find_moving(name.parts())?.and_then(|found| found.moving);
-        if !matches!(moving, Some(Moving::Arrived { .. })) {
+        let moving =
+            self.core.transfers().find_moving(name.parts())?.and_then(|found| found.moving);
+        if !matches!(moving, Some(MoveState::Arrived { .. })) {
             return Ok(());
         }
         let by = "it has come from another pool by a move that is not finished, and takes limits \
                   of users from there: give the `holdfast fileset move` again, and then this; if \
-                  that pool is lost, `holdfast fileset move --here` comes first";
+                  that pool is lost, `holdfast fileset move POOL:a --here` comes first";
         Err(FsError::FilesetInUse { name: name.to_string(), by: by.to_owned() })
     }
 
-    /// Switches the quotas of a fileset on, and counts what its users, groups and projects have,
-    /// for some seconds: [`Pool::tick`] and the next call count the rest. Until all is counted
-    /// nobody is refused.
+    /// Switches quotas on, and counts usage for some seconds.
+    /// [`Pool::tick`](crate::pool::Pool::tick) and further calls count the rest. Limits are
+    /// enforced once everything is counted.
     ///
     /// # Errors
     ///
-    /// [`FsError::NoFileset`]; [`FsError::FilesetInUse`] if it changes faster than it can be
-    /// written, or has come by a move that is not finished; [`FsError::NoSpace`] if there is no
-    /// room for the records.
+    /// [`FsError::NoFileset`]. [`FsError::FilesetInUse`] if it changes faster than it can be
+    /// written, or has come by an unfinished move. [`FsError::NoSpace`] if there is no room for the
+    /// records.
     pub fn switch_quotas_on(&self, name: &FilesetName) -> FsResult<QuotaProgress> {
         self.check_limits_have_come(name)?;
-        self.core.switch_quotas(name.parts(), true)?;
+        self.core.quotas().switch_quotas(name.parts(), true)?;
         for _ in 0..STEPS_PER_CALL {
             if !self.count_quotas(name)? {
                 break;
@@ -176,28 +177,28 @@ impl Pool {
         Ok(progress)
     }
 
-    /// As [`Pool::switch_quotas_on`], and leaves all counting to [`Pool::tick`].
+    /// Switches the quotas of a fileset on, and leaves the counting to
+    /// [`Pool::tick`](crate::pool::Pool::tick).
     ///
     /// # Errors
     ///
-    /// As [`Pool::switch_quotas_on`].
+    /// As [`PoolFilesets::switch_quotas_on`](crate::pool::PoolFilesets::switch_quotas_on).
     pub fn begin_quotas(&self, name: &FilesetName) -> FsResult<()> {
         self.check_limits_have_come(name)?;
-        self.core.switch_quotas(name.parts(), true)
+        self.core.quotas().switch_quotas(name.parts(), true)
     }
 
-    /// Counts some hundred of the files that are not counted yet. Returns whether there are more.
+    /// Counts some hundred uncounted files. Returns whether there are more.
     ///
     /// # Errors
     ///
-    /// As [`Pool::switch_quotas_on`].
+    /// As [`PoolFilesets::switch_quotas_on`](crate::pool::PoolFilesets::switch_quotas_on).
     pub fn count_quotas(&self, name: &FilesetName) -> FsResult<bool> {
-        self.core.count_quotas_named(name.parts())
+        self.core.quotas().count_quotas_named(name.parts())
     }
 
-    /// Gives the file at `path` in a fileset, and all that is below it if it is a directory and
-    /// `is_recursive`, to a project; what is made in it from then on has that too. Returns how many
-    /// files that were. It is durable when this returns.
+    /// Assigns the file at `path` to a project, and with `is_recursive` everything below, durably.
+    /// Files created there inherit it. Returns the count of files.
     ///
     /// # Errors
     ///
@@ -221,15 +222,13 @@ impl Pool {
         Ok(count)
     }
 
-    /// The pool is about to be closed: whoever gives a tree of files a project or a placement, or
-    /// counts what a clone holds alone, ends where he is, with [`FsError::TryLater`]. What he has
-    /// done stays.
+    /// Ends recursive assignments and [`PoolFilesets::unique_bytes`] before a close. They fail with
+    /// [`FsError::TryLater`], and their changes so far stay.
     pub fn end_walks(&self) {
         self.core.end_walks();
     }
 
-    /// Does `work` for the file at `path` in a fileset, and all that is below it if
-    /// `is_recursive`; what it changes is durable when this returns.
+    /// Applies `work` to the file at `path`, and with `is_recursive` to everything below, durably.
     pub(super) fn each_below(
         &self,
         name: &FilesetName,
@@ -249,17 +248,16 @@ impl Pool {
             let mut done = Ok(());
             while let Some(ino) = waiting.pop().filter(|_| done.is_ok()) {
                 done = match self.core.check_walk().and_then(|()| each(ino, &mut waiting)) {
-                    // Somebody has removed it since its directory was read.
+                    // The file was removed since its directory was read.
                     Err(FsError::Stale | FsError::NotFound) if ino != first => Ok(()),
                     other => other,
                 };
             }
-            // What was done stays, and is durable, also if the rest failed.
+            // Synced even after a failure, since the changes so far stay.
             self.sync().and(done)
         })
     }
 
-    /// Does `work` for what is at `path` in a fileset, which is open meanwhile.
     pub(super) fn within<T>(
         &self,
         name: &FilesetName,
@@ -282,7 +280,6 @@ impl Pool {
         Ok(ino)
     }
 
-    /// Adds what is in a directory to `found`.
     fn children(&self, directory: Ino, found: &mut Vec<Ino>) -> FsResult<()> {
         self.readdir(&Caller::root(), directory, 0, &mut |entry| {
             if entry.name != b"." && entry.name != b".." {
@@ -292,24 +289,23 @@ impl Pool {
         })
     }
 
-    /// Switches the quotas of a fileset off: nobody is counted, nor refused. Limits are kept for
-    /// the next time.
+    /// Switches quotas off. Limits are kept, but not enforced.
     ///
     /// # Errors
     ///
-    /// As [`Pool::switch_quotas_on`].
+    /// As [`PoolFilesets::switch_quotas_on`](crate::pool::PoolFilesets::switch_quotas_on).
     pub fn switch_quotas_off(&self, name: &FilesetName) -> FsResult<()> {
         self.check_limits_have_come(name)?;
-        self.core.switch_quotas(name.parts(), false)
+        self.core.quotas().switch_quotas(name.parts(), false)
     }
 
-    /// Returns what the quotas of a fileset are like.
+    /// Returns the quota settings of a fileset.
     ///
     /// # Errors
     ///
     /// [`FsError::NoFileset`].
     pub fn quota_info(&self, name: &FilesetName) -> FsResult<QuotaInfo> {
-        let status = self.core.quota_status(name.parts())?;
+        let status = self.core.quotas().quota_status(name.parts())?;
         let progress = match status.state {
             QuotaState::Off => QuotaProgress::Off,
             QuotaState::Clearing(_) => QuotaProgress::Counting(0),
@@ -323,8 +319,7 @@ impl Pool {
         Ok(QuotaInfo { progress, bytes_grace_seconds, inodes_grace_seconds })
     }
 
-    /// Returns what users, groups or projects have, from `from` on by their numbers, `count` at
-    /// most.
+    /// Returns up to `count` accounts of users, groups or projects, by number, from `from` on.
     ///
     /// # Errors
     ///
@@ -336,7 +331,7 @@ impl Pool {
         count: usize,
     ) -> FsResult<Vec<QuotaAccount>> {
         let shift = self.core.store.geometry().fragment_shift;
-        let accounts = self.core.quota_accounts(name.parts(), (kind, from), count)?;
+        let accounts = self.core.quotas().quota_accounts(name.parts(), (kind, from), count)?;
         let told = accounts.into_iter().map(|it| QuotaAccount {
             kind: it.kind,
             id: it.id,
@@ -352,13 +347,13 @@ impl Pool {
         Ok(told.collect())
     }
 
-    /// Changes the limits of a user, a group or a project. It is durable when this returns.
+    /// Changes the limits of a user, a group or a project, durably.
     ///
     /// # Errors
     ///
-    /// [`FsError::FilesetInUse`] if the quotas of the fileset are off, or it has come by a move
-    /// that is not finished; [`FsError::Invalid`] for id 0, which is never limited, for a soft
-    /// limit above the hard one, and for what is larger than any pool.
+    /// [`FsError::FilesetInUse`] if the fileset's quotas are off, or it has come by an unfinished
+    /// move. [`FsError::Invalid`] for id 0, which is never limited, for a soft limit above the hard
+    /// one, and for a limit larger than any pool.
     pub fn set_quota(
         &self,
         name: &FilesetName,
@@ -381,15 +376,15 @@ impl Pool {
             return Err(FsError::Invalid);
         }
         self.check_limits_have_come(name)?;
-        self.core.set_quota(name.parts(), (kind, id), change)
+        self.core.quotas().set_quota(name.parts(), (kind, id), change)
     }
 
-    /// Changes for how many seconds soft limits of bytes, and of inodes, may be passed from now on;
-    /// graces that have begun end as they did. It is durable when this returns.
+    /// Changes the graces of soft limits for bytes and inodes, durably. Graces that have begun keep
+    /// their end.
     ///
     /// # Errors
     ///
-    /// [`FsError::FilesetInUse`] as for [`Pool::set_quota`]; [`FsError::Invalid`] for more than a
+    /// [`FsError::FilesetInUse`] as for `Pool::set_quota`. [`FsError::Invalid`] for more than a
     /// hundred years.
     pub fn set_quota_graces(&self, name: &FilesetName, graces: [Option<u64>; 2]) -> FsResult<()> {
         const LONGEST_SECONDS: u64 = 100 * 366 * 24 * 60 * 60;
@@ -397,6 +392,6 @@ impl Pool {
             return Err(FsError::Invalid);
         }
         self.check_limits_have_come(name)?;
-        self.core.set_quota_graces(name.parts(), graces)
+        self.core.quotas().set_quota_graces(name.parts(), graces)
     }
 }

@@ -1,24 +1,23 @@
-//! A pool as a file system: what fronts call.
+//! The file system interface of a pool, for front ends.
 
 use std::sync::Arc;
 
 use super::Pool;
-use super::clones::CLONES_NAME;
 use crate::alloc::Urgency;
-use crate::error::{FsError, FsResult};
-use crate::vnode::api::{
-    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileKind, FileSystem,
-    FilesetUuid, Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability,
-    StatFs, XattrMode,
+use crate::api::{
+    AccessRights, Attr, AttributeChange, Caller, Completion, DirEntry, Fallocate, FileHandle,
+    FileKind, FileReadRequest, FileSystem, FilesetUuid, Ino, NewInode, ReadCallback, RenameMode,
+    Seek, SetAttr, Stability, StatFs, WriteData, XattrMode,
 };
-use crate::vnode::{Capabilities, Entered, Files};
+use crate::error::{FsError, FsResult};
+use crate::file::{AdmittedFiles, Files};
 
 impl Pool {
-    /// Returns the files of the fileset that `ino` is in: the main one's, or those of one that is
-    /// held. They are there until what this returns is dropped.
-    fn files_of(&self, ino: Ino) -> FsResult<Entered<'_>> {
-        if ino.is_clones_directory() {
-            return Err(FsError::ReadOnlyClone);
+    /// Returns the files of the main or a held fileset that contains `ino`. While the result
+    /// exists, none of them is freed.
+    fn files_of(&self, ino: Ino) -> FsResult<AdmittedFiles<'_>> {
+        if ino.is_virtual() {
+            return Err(FsError::ReadOnlySnapshot);
         }
         self.core.note_asked();
         self.core.enter(ino)
@@ -28,16 +27,14 @@ impl Pool {
         self.core.named(ino, name, result)
     }
 
-    /// Returns what calls `completion` with the file that an error is about.
     fn named_when_done(&self, ino: Ino, completion: Completion) -> Completion {
         let core = Arc::clone(&self.core);
         Box::new(move |done| completion(core.named(ino, b"", done)))
     }
 
-    /// Reads files of several filesets.
-    fn read_one_by_one(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
+    fn read_one_by_one(&self, asked: &[FileReadRequest<'_>], told: &mut ReadCallback<'_>) {
         for (index, asked) in asked.iter().enumerate() {
-            let ReadAsked { caller, ino, offset, length_bytes } = asked;
+            let FileReadRequest { caller, ino, offset, length_bytes } = asked;
             let mut bytes = Vec::new();
             let read = self.read(caller, *ino, *offset, *length_bytes, &mut bytes);
             let whole = [&bytes[..]];
@@ -69,46 +66,50 @@ impl FileSystem for Pool {
         Ok(self.core.files_named(fileset)?.root())
     }
 
-    fn resolve(&self, _caller: &Caller, handle: Handle) -> FsResult<Attr> {
+    fn resolve(&self, _caller: &Caller, handle: FileHandle) -> FsResult<Attr> {
         let files = self.core.enter(handle.ino);
         match files.ok().filter(|files| files.uuid() == handle.fileset) {
-            Some(files) if !handle.ino.is_clones_directory() => {
-                self.named(handle.ino, b"", files.resolve(handle))
+            Some(files) if !handle.ino.is_virtual() => {
+                self.named(handle.ino, b"", files.names().resolve(handle))
             }
-            _ => self.resolve_in_clones(handle),
+            _ => self.resolve_in_snapshots(handle),
         }
     }
 
-    fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> Handle {
+    fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> FileHandle {
         let handle = attr.handle(fileset);
-        Handle { generation: handle.generation ^ self.core.salt_of(attr.ino, fileset), ..handle }
+        FileHandle {
+            generation: handle.generation ^ self.core.salt_of(attr.ino, fileset),
+            ..handle
+        }
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        if parent.is_clones_directory() {
-            return self.lookup_clone(caller, parent, name);
+        if parent.is_snapshots_directory() {
+            return self.lookup_snapshot(caller, parent, name);
         }
-        match self.files_of(parent)?.lookup_name(caller, parent, name) {
-            Err(FsError::NotFound) if self.is_clones_name(parent, name) => {
-                self.clones_attr(Ino::clones_of_slot(parent.slot()))
-            }
+        match self.files_of(parent)?.names().lookup_name(caller, parent, name) {
+            Err(FsError::NotFound) => match self.virtual_of_name(parent, name) {
+                Some(ino) => self.virtual_attr(ino),
+                None => self.named(parent, name, Err(FsError::NotFound)),
+            },
             found => self.named(parent, name, found),
         }
     }
 
     fn parent_of(&self, ino: Ino) -> FsResult<(Ino, FileKind)> {
-        if ino.is_clones_directory() {
+        if ino.is_virtual() {
             return Ok((Ino::root_of_slot(ino.slot()), FileKind::Directory));
         }
-        // Who looks on does not use the pool.
-        self.core.enter(ino)?.parent_of(ino)
+        // Bypasses the count of requests, since a display of paths is no use of the pool.
+        self.core.enter(ino)?.names().parent_of(ino)
     }
 
     fn name_in(&self, directory: Ino, ino: Ino) -> FsResult<Vec<u8>> {
-        if ino.is_clones_directory() {
-            return Ok(CLONES_NAME.to_vec());
+        if ino.is_virtual() {
+            return Ok(Pool::virtual_name(ino));
         }
-        self.core.enter(directory)?.name_of(directory, ino)
+        self.core.enter(directory)?.names().name_of(directory, ino)
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -118,15 +119,15 @@ impl FileSystem for Pool {
     }
 
     fn getattr(&self, _caller: &Caller, ino: Ino) -> FsResult<Attr> {
-        if ino.is_clones_directory() {
-            return self.clones_attr(ino);
+        if ino.is_virtual() {
+            return self.virtual_attr(ino);
         }
         self.named(ino, b"", self.files_of(ino)?.attributes(ino))
     }
 
-    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
-        if ino.is_clones_directory() {
-            return Ok(Pool::clones_access());
+    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<AccessRights> {
+        if ino.is_virtual() {
+            return Ok(Pool::snapshots_access());
         }
         self.named(ino, b"", self.files_of(ino)?.access_of(caller, ino))
     }
@@ -136,12 +137,14 @@ impl FileSystem for Pool {
         caller: &Caller,
         ino: Ino,
         change: &SetAttr,
-        mut around: Option<&mut Around>,
+        mut around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let files = self.files_of(ino)?;
         let urgency = if change.size_bytes.is_some() { Urgency::Name } else { Urgency::User };
-        files
-            .unsharing(urgency, || files.set_attributes(caller, ino, change, around.as_deref_mut()))
+        let changed = files.unsharing(urgency, || {
+            files.set_attributes(caller, ino, change, around.as_deref_mut())
+        });
+        self.named(ino, b"", changed)
     }
 
     fn create(
@@ -150,12 +153,12 @@ impl FileSystem for Pool {
         parent: Ino,
         name: &[u8],
         new: NewInode,
-        mut around: Option<&mut Around>,
+        mut around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
-        self.refuse_clones_name(parent, name)?;
+        self.refuse_snapshots_name(parent, name)?;
         let files = self.files_of(parent)?;
         let made = files.unsharing(Urgency::User, || {
-            files.make(caller, (parent, name), new, None, around.as_deref_mut())
+            files.names().make(caller, (parent, name), new, None, around.as_deref_mut())
         });
         self.named(parent, name, made)
     }
@@ -167,17 +170,21 @@ impl FileSystem for Pool {
         name: &[u8],
         target: &[u8],
         new: NewInode,
-        mut around: Option<&mut Around>,
+        mut around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
-        self.refuse_clones_name(parent, name)?;
+        self.refuse_snapshots_name(parent, name)?;
         let files = self.files_of(parent)?;
-        files.unsharing(Urgency::User, || {
-            files.make(caller, (parent, name), new, Some(target), around.as_deref_mut())
-        })
+        let made = files.unsharing(Urgency::User, || {
+            files.names().make(caller, (parent, name), new, Some(target), around.as_deref_mut())
+        });
+        self.named(parent, name, made)
     }
 
     fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
-        self.files_of(ino)?.read_link(caller, ino)
+        match Pool::virtual_target(ino) {
+            Some(target) => Ok(target),
+            None => self.named(ino, b"", self.files_of(ino)?.read_link(caller, ino)),
+        }
     }
 
     fn link(
@@ -186,19 +193,20 @@ impl FileSystem for Pool {
         ino: Ino,
         parent: Ino,
         name: &[u8],
-        mut around: Option<&mut Around>,
+        mut around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         if ino.slot() != parent.slot() {
             return Err(FsError::CrossFileset);
         }
         self.files_of(parent)?;
-        self.refuse_clones_name(parent, name)?;
+        self.refuse_snapshots_name(parent, name)?;
         let files = self.files_of(ino)?;
-        files.with_reclaim(|| {
+        let linked = files.space_reclaim().with_reclaim(|| {
             files.unsharing(Urgency::User, || {
-                files.link_name(caller, ino, (parent, name), around.as_deref_mut())
+                files.names().link_name(caller, ino, (parent, name), around.as_deref_mut())
             })
-        })
+        });
+        self.named(parent, name, linked)
     }
 
     fn link_over(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
@@ -206,16 +214,21 @@ impl FileSystem for Pool {
             return Err(FsError::CrossFileset);
         }
         self.files_of(parent)?;
-        self.refuse_clones_name(parent, name)?;
+        self.refuse_snapshots_name(parent, name)?;
         let files = self.files_of(ino)?;
-        files.with_reclaim(|| {
-            files.unsharing(Urgency::User, || files.link_name_over(caller, ino, (parent, name)))
-        })
+        let linked = files.space_reclaim().with_reclaim(|| {
+            files.unsharing(Urgency::User, || {
+                files.names().link_name_over(caller, ino, (parent, name))
+            })
+        });
+        self.named(parent, name, linked)
     }
 
     fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
         let files = self.files_of(parent)?;
-        files.unsharing(Urgency::User, || files.make_nameless(caller, parent, new))
+        let made =
+            files.unsharing(Urgency::User, || files.names().make_nameless(caller, parent, new));
+        self.named(parent, b"", made)
     }
 
     fn unlink(
@@ -223,15 +236,15 @@ impl FileSystem for Pool {
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-        mut around: Option<&mut Around>,
+        mut around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         let files = self.files_of(parent)?;
-        let removed = files.with_reclaim(|| {
+        let removed = files.space_reclaim().with_reclaim(|| {
             files.unsharing(Urgency::Name, || {
-                files.remove_name(caller, (parent, name), false, around.as_deref_mut())
+                files.names().remove_name(caller, (parent, name), false, around.as_deref_mut())
             })
         });
-        self.named(parent, name, self.keep_clones_name(parent, name, removed))
+        self.named(parent, name, self.keep_snapshots_name(parent, name, removed))
     }
 
     fn rmdir(
@@ -239,15 +252,15 @@ impl FileSystem for Pool {
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-        mut around: Option<&mut Around>,
+        mut around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         let files = self.files_of(parent)?;
-        let removed = files.with_reclaim(|| {
+        let removed = files.space_reclaim().with_reclaim(|| {
             files.unsharing(Urgency::Name, || {
-                files.remove_name(caller, (parent, name), true, around.as_deref_mut())
+                files.names().remove_name(caller, (parent, name), true, around.as_deref_mut())
             })
         });
-        self.keep_clones_name(parent, name, removed)
+        self.named(parent, name, self.keep_snapshots_name(parent, name, removed))
     }
 
     fn rename(
@@ -256,20 +269,20 @@ impl FileSystem for Pool {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
-        mut around: Option<&mut [Around; 2]>,
+        mut around: Option<&mut [AttributeChange; 2]>,
     ) -> FsResult<()> {
         if source.0.slot() != target.0.slot() {
             return Err(FsError::CrossFileset);
         }
         self.files_of(target.0)?;
-        self.refuse_clones_name(target.0, target.1)?;
+        self.refuse_snapshots_name(target.0, target.1)?;
         let files = self.files_of(source.0)?;
-        let renamed = files.with_reclaim(|| {
+        let renamed = files.space_reclaim().with_reclaim(|| {
             files.unsharing(Urgency::Name, || {
-                files.rename_name(caller, source, target, mode, around.as_deref_mut())
+                files.names().rename_name(caller, source, target, mode, around.as_deref_mut())
             })
         });
-        self.keep_clones_name(source.0, source.1, renamed)
+        self.named(source.0, source.1, self.keep_snapshots_name(source.0, source.1, renamed))
     }
 
     fn read(
@@ -284,22 +297,16 @@ impl FileSystem for Pool {
         self.named(ino, b"", read).map_err(|error| error.in_bytes(offset, length_bytes))
     }
 
-    fn read_each(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
-        let is_of_main = |asked: &ReadAsked<'_>| self.core.is_of_main(asked.ino);
+    fn read_each(&self, asked: &[FileReadRequest<'_>], told: &mut ReadCallback<'_>) {
+        let is_of_main = |asked: &FileReadRequest<'_>| self.core.is_of_main(asked.ino);
         if !asked.iter().all(is_of_main) {
             return self.read_one_by_one(asked, told);
         }
         self.files().read_files(asked, &mut |index, read| {
-            let ReadAsked { ino, offset, length_bytes, .. } = asked[index];
+            let FileReadRequest { ino, offset, length_bytes, .. } = asked[index];
             let read = self.named(ino, b"", read);
             told(index, read.map_err(|error| error.in_bytes(offset, length_bytes)));
         });
-    }
-
-    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        let files = self.files_of(ino)?;
-        let written = files.write_file(caller, ino, offset, (data, Capabilities::Drop));
-        self.named(ino, b"", written).map_err(|error| error.in_bytes(offset, data.len()))
     }
 
     fn write_some(
@@ -307,9 +314,9 @@ impl FileSystem for Pool {
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &Data<'_>,
+        data: &WriteData<'_>,
         stability: Stability,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<usize> {
         let files = self.files_of(ino)?;
         let written = files.write_some(caller, ino, offset, data, around);
@@ -321,7 +328,7 @@ impl FileSystem for Pool {
     }
 
     fn run_deferred_work(&self) {
-        if let Err(error) = self.core.run_deferred_work() {
+        if let Err(error) = self.core.space_reclaim().run_deferred_work() {
             tracing::debug!(%error, "what writes have put off is not done");
         }
         self.core.read_ahead_of_readers();
@@ -349,10 +356,10 @@ impl FileSystem for Pool {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
-        if ino.is_clones_directory() {
-            return self.list_clones(ino, cookie, each);
+        if ino.is_snapshots_directory() {
+            return self.list_snapshots(ino, cookie, each);
         }
-        self.named(ino, b"", self.files_of(ino)?.list(caller, ino, cookie, each))
+        self.named(ino, b"", self.files_of(ino)?.names().list(caller, ino, cookie, each))
     }
 
     fn readdir_plus(
@@ -362,24 +369,28 @@ impl FileSystem for Pool {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
     ) -> FsResult<()> {
-        if ino.is_clones_directory() {
-            return self.list_clones(ino, cookie, &mut |entry| each(entry, None));
+        if ino.is_snapshots_directory() {
+            return self.list_snapshots(ino, cookie, &mut |entry| each(entry, None));
         }
-        self.named(ino, b"", self.files_of(ino)?.list_with_attributes(caller, ino, cookie, each))
+        self.named(
+            ino,
+            b"",
+            self.files_of(ino)?.names().list_with_attributes(caller, ino, cookie, each),
+        )
     }
 
     fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
-        if ino.is_clones_directory() {
+        if ino.is_virtual() {
             return Ok(0);
         }
-        self.named(ino, b"", self.files_of(ino)?.cookie_verifier(caller, ino))
+        self.named(ino, b"", self.files_of(ino)?.names().cookie_verifier(caller, ino))
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        if ino.is_clones_directory() {
+        if ino.is_virtual() {
             return Err(FsError::NoAttribute);
         }
-        self.files_of(ino)?.get_attribute(caller, ino, name)
+        self.named(ino, b"", self.files_of(ino)?.xattrs().get_attribute(caller, ino, name))
     }
 
     fn setxattr(
@@ -389,19 +400,20 @@ impl FileSystem for Pool {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        mut around: Option<&mut Around>,
+        mut around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         let files = self.files_of(ino)?;
-        files.unsharing(Urgency::User, || {
-            files.set_attribute(caller, ino, name, (value, mode), around.as_deref_mut())
-        })
+        let set = files.unsharing(Urgency::User, || {
+            files.xattrs().set_attribute(caller, ino, name, (value, mode), around.as_deref_mut())
+        });
+        self.named(ino, b"", set)
     }
 
     fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
-        if ino.is_clones_directory() {
+        if ino.is_virtual() {
             return Ok(Vec::new());
         }
-        self.files_of(ino)?.list_attributes(caller, ino)
+        self.named(ino, b"", self.files_of(ino)?.xattrs().list_attributes(caller, ino))
     }
 
     fn removexattr(
@@ -409,12 +421,13 @@ impl FileSystem for Pool {
         caller: &Caller,
         ino: Ino,
         name: &[u8],
-        mut around: Option<&mut Around>,
+        mut around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         let files = self.files_of(ino)?;
-        files.unsharing(Urgency::User, || {
-            files.remove_attribute(caller, ino, name, around.as_deref_mut())
-        })
+        let removed = files.unsharing(Urgency::User, || {
+            files.xattrs().remove_attribute(caller, ino, name, around.as_deref_mut())
+        });
+        self.named(ino, b"", removed)
     }
 
     fn fallocate(
@@ -429,8 +442,11 @@ impl FileSystem for Pool {
         let is_change =
             length_bytes > 0 && !matches!(mode, Fallocate::CollapseRange | Fallocate::InsertRange);
         let allocate = || files.fallocate_file(caller, ino, offset, length_bytes, mode);
-        let dropped =
-            if is_change { files.drop_capability_before_write(caller, ino) } else { Ok(()) };
+        let dropped = if is_change {
+            files.xattrs().drop_capability_before_write(caller, ino)
+        } else {
+            Ok(())
+        };
         let done = dropped.and_then(|()| files.unsharing(Urgency::User, allocate));
         self.named(ino, b"", done)
     }
@@ -453,12 +469,12 @@ impl FileSystem for Pool {
     }
 
     fn fsync(&self, caller: &Caller, ino: Ino, _data_only: bool) -> FsResult<()> {
-        if ino.is_clones_directory() {
+        if ino.is_virtual() {
             return Ok(());
         }
         let files = self.files_of(ino)?;
-        // Nothing of a clone waits.
-        if files.is_of_clone() {
+        // A snapshot has no dirty data to sync.
+        if files.is_of_snapshot() {
             return Ok(());
         }
         self.named(ino, b"", files.sync_file(caller, ino))
@@ -467,8 +483,9 @@ impl FileSystem for Pool {
     fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, completion: Completion) {
         let completion = self.named_when_done(ino, completion);
         match self.files_of(ino) {
-            // Nothing of a clone waits; and a completion may go into one.
-            Ok(files) if files.is_of_clone() => {
+            // A snapshot has no dirty data to sync. Its gate is left first, because the completion
+            // callback may enter a gate.
+            Ok(files) if files.is_of_snapshot() => {
                 drop(files);
                 completion(Ok(()));
             }
@@ -479,11 +496,11 @@ impl FileSystem for Pool {
 
     fn commit_each(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
         let named = |(ino, completion)| (ino, self.named_when_done(ino, completion));
-        self.core.sync_each_then(caller, files.into_iter().map(named).collect());
+        self.core.writeback().sync_each_then(caller, files.into_iter().map(named).collect());
     }
 
     fn sync(&self) -> FsResult<()> {
-        self.core.sync_all()
+        self.core.writeback().sync_all()
     }
 
     fn statfs(&self, _caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
@@ -498,7 +515,8 @@ impl FileSystem for Pool {
         let for_others = space.kept.saturating_sub(usage.kept);
         let free = space.capacity.saturating_sub(taken + for_others).min(left);
         let available = (space.available + usage.kept).min(left);
-        // What it has and may still have: the rest of the pool belongs to others.
+        // The size of the fileset is its usage and what it may still take, since other filesets
+        // share the pool.
         let total = usage.used.saturating_add(usage.accepted).saturating_add(free);
         Ok(StatFs {
             block_bytes: 1 << files.fileset.anodes.block_shift,

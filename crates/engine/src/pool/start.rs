@@ -1,37 +1,36 @@
-//! Where the journal of a pool that is opened goes on: at the end of a closed one, or behind what
-//! was replayed.
+//! Start position of the journal at an open: the end of a closed pool's log, or of the replayed
+//! log.
 
 use std::cell::RefCell;
 
 use format::ids::{Epoch, PoolId};
 use format::journal::JournalHead;
 use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 use storage::volume::Volume;
 
-use super::OpenError;
+use super::PoolOpenError;
 use crate::convert::wide;
 use crate::journal::{self, JournalStart, RecoveryReport};
 use crate::segment::{LostBlock, summarise_log_data};
 
-/// Returns the head of a closed pool's journal; `None`: its log must be replayed.
+/// Returns the journal head of a closed pool. `None` if the log needs a replay.
 pub(super) fn rest_of(
     volume: &Volume,
     superblock: &Superblock,
-) -> Result<Option<JournalHead>, OpenError> {
+) -> Result<Option<JournalHead>, PoolOpenError> {
     if superblock.is_open {
         return Ok(None);
     }
     Ok(journal::head_at_rest(volume, superblock.pool_id)?)
 }
 
-/// Returns where the journal of a closed pool goes on.
 pub(super) fn go_on(
     volume: &Volume,
     superblock: &Superblock,
     head: JournalHead,
     is_read_only: bool,
-) -> Result<JournalStart, OpenError> {
+) -> Result<JournalStart, PoolOpenError> {
     journal::check_room(head.tail, head.epoch.0.max(superblock.epoch_base.0))?;
     let head = if is_read_only {
         head
@@ -47,12 +46,12 @@ pub(super) fn go_on(
     })
 }
 
-/// Replays the log; returns where the journal goes on.
+/// Replays the log. Returns the journal's start position.
 pub(super) fn recover(
     volume: &Volume,
     superblock: &mut Superblock,
     lost: &mut Vec<LostBlock>,
-) -> Result<(JournalStart, RecoveryReport), OpenError> {
+) -> Result<(JournalStart, RecoveryReport), PoolOpenError> {
     let (pool_id, epoch_base) = (superblock.pool_id, superblock.epoch_base);
     let told = RefCell::new(lost);
     let recovery = journal::recover(volume, pool_id, epoch_base, &|kept, log| {
@@ -64,11 +63,14 @@ pub(super) fn recover(
     Ok((recovery.start, report))
 }
 
-/// Refuses to leave members behind that are not there where the others do not give the whole log:
-/// once the labels call them missing nobody reads what they have of it. Writes nothing.
-pub(super) fn check_log_without_absent(volume: &Volume, pool_id: PoolId) -> Result<(), OpenError> {
-    let is_planted = planted::is(Planted::LogReadTooLate);
-    let Some(missing) = volume.newly_absent().filter(|_| !is_planted) else { return Ok(()) };
+/// Refuses an open without absent members if the others lack part of the log: after that open the
+/// log of an absent member is never read again. Writes nothing.
+pub(super) fn check_log_without_absent(
+    volume: &Volume,
+    pool_id: PoolId,
+) -> Result<(), PoolOpenError> {
+    let missing = volume.newly_absent().filter(|_| !planted!(LogReadTooLate));
+    let Some(missing) = missing else { return Ok(()) };
     let read = journal::check_log(volume, pool_id);
-    read.map_err(|cause| OpenError::LogAway { missing, cause: Box::new(cause) })
+    read.map_err(|cause| PoolOpenError::LogAway { missing, cause: Box::new(cause) })
 }

@@ -1,13 +1,13 @@
-//! Discarding all that is free, because somebody asks for it.
+//! Trim on demand: discards all free segments of a pool.
 
+use super::PoolDevices;
 use std::sync::Arc;
 
-use super::Pool;
 use crate::jobs::{DiscardCounts, Trim, TrimCounts, TrimError, TrimReport};
 
-impl Pool {
-    /// Begins to discard all free segments, unless that goes on already: a job does it. What was
-    /// freed so far is free then. Returns whether it was begun.
+impl PoolDevices<'_> {
+    /// Starts a job that discards all free segments, including those whose free is deferred.
+    /// Returns `false` if such a job is running.
     ///
     /// # Errors
     ///
@@ -17,7 +17,7 @@ impl Pool {
             return Err(TrimError::ReadOnly);
         }
         let volume = self.volume();
-        if !volume.geometry().groups().any(|group| volume.may_discard(group)) {
+        if !volume.geometry().group_layout().groups().any(|group| volume.may_discard(group)) {
             return Err(TrimError::Stripes);
         }
         let mut last = self.trim.lock();
@@ -32,13 +32,13 @@ impl Pool {
         Ok(true)
     }
 
-    /// Returns what the last trim since the open has done; `None`: there was none.
+    /// Returns the report of the last trim since the open, if any.
     #[must_use]
     pub fn trim_report(&self) -> Option<TrimReport> {
         self.trim.lock().as_ref().map(|counts| counts.report())
     }
 
-    /// Returns what discards have come to since the open.
+    /// Returns the figures of discards since the open.
     #[must_use]
     pub fn discard_counts(&self) -> DiscardCounts {
         self.jobs.discard_counters().counts(&self.core)

@@ -1,35 +1,31 @@
-//! A member that fails too many reads is failed, while the others have all.
+//! Fails a member with too many read errors, if the other members have all its data.
 //!
-//! What it does not give others do, and it is written again to it: of a sector that has gone bad
-//! nothing is left then. A device that goes on failing reads is about to go, and each costs the
-//! reader its patience.
+//! After a read error the data is read from the other members and rewritten, which repairs a bad
+//! sector. A device with repeated read errors is about to fail, and each error delays a reader.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use format::members::MemberState;
-use runtime::planted::{self, Planted};
-use storage::volume::Stay;
+use storage::volume::MemberTenure;
 
 use super::Pool;
 
-/// Seconds of an hour in which a member may fail reads. A run of bad sectors that is read and
-/// written again takes a few; a fault of a cable or a controller that passes, some more.
+/// Most seconds with read errors in an hour. Rewriting a run of bad sectors causes errors in a few
+/// seconds, and a transient fault of a cable or controller in some more.
 const BAD_SECONDS_MAX: usize = 60;
 const SECOND_NS: u64 = 1_000_000_000;
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// What one member failed in the last hour.
 #[derive(Debug)]
-struct Failed {
-    stay: Stay,
+struct MemberReadErrors {
+    stay: MemberTenure,
     counted: u64,
-    /// When, the earliest first: once a second, at most one more than [`BAD_SECONDS_MAX`].
+    /// Times of errors, earliest first, at most one a second and [`BAD_SECONDS_MAX`] plus one.
     at_ns: VecDeque<u64>,
 }
 
-impl Failed {
-    /// Takes in that `errors` were counted until now; returns whether they are too many.
+impl MemberReadErrors {
     fn note(&mut self, errors: u64, now_ns: u64) -> bool {
         let is_new = errors > self.counted;
         self.counted = errors;
@@ -45,13 +41,12 @@ impl Failed {
     }
 }
 
-/// What each member failed, by slot.
 #[derive(Debug, Default)]
-pub(super) struct Unreadable(BTreeMap<usize, Failed>);
+pub(super) struct ReadErrorHistory(BTreeMap<usize, MemberReadErrors>);
 
-impl Unreadable {
-    fn note(&mut self, slot: usize, stay: Stay, errors: u64, now_ns: u64) -> bool {
-        let new = || Failed { stay: stay.clone(), counted: 0, at_ns: VecDeque::new() };
+impl ReadErrorHistory {
+    fn note(&mut self, slot: usize, stay: MemberTenure, errors: u64, now_ns: u64) -> bool {
+        let new = || MemberReadErrors { stay: stay.clone(), counted: 0, at_ns: VecDeque::new() };
         let failed = self.0.entry(slot).or_insert_with(new);
         if failed.stay != stay {
             *failed = new();
@@ -60,19 +55,17 @@ impl Unreadable {
     }
 }
 
-impl Unreadable {
-    /// Whether a member has failed a read in the last hour.
+impl ReadErrorHistory {
     fn has_failed(&self, slot: usize) -> bool {
         self.0.get(&slot).is_some_and(|failed| !failed.at_ns.is_empty())
     }
 }
 
 impl Pool {
-    /// Fails members that fail too many reads, if the others have all.
     pub(super) fn fail_unreadable(&self) {
         let volume = self.volume();
         let Some(members) = volume.members().filter(|_| volume.read_errors() > 0) else { return };
-        if self.check_members_change().is_err() || planted::is(Planted::UnreadableKept) {
+        if self.devices().check_members_change().is_err() {
             return;
         }
         let now_ns = self.core.store.clock.monotonic_ns();
@@ -89,15 +82,16 @@ impl Pool {
                 }
             }
         }
-        // Of two that fail reads each may have what the other does not give.
+        // Two members of one set that fail reads stay: each may have blocks that the other has
+        // lost.
         let own = |slot: usize| members.of_slot(slot).map(|(set, _)| Arc::as_ptr(&set));
         let is_alone = |slot: &usize| {
             let mut others = failing.iter().filter(|other| *other != slot);
             others.all(|other| own(*other) != own(*slot))
         };
         for slot in too_many.into_iter().filter(is_alone) {
-            // It stays where the others have not all; where they fail too the pool has stopped.
-            if self.fail_member(slot).is_ok() {
+            // Refused if the others lack data. After a device error the pool has stopped already.
+            if self.devices().fail_member(slot).is_ok() {
                 let words = "it has failed reads in too many seconds of this hour";
                 tracing::error!(slot, most = BAD_SECONDS_MAX, words);
             }
@@ -111,8 +105,8 @@ mod tests {
 
     #[test]
     fn seconds_with_errors_count_for_an_hour() {
-        let stay = storage::volume::Slot::new(None, MemberState::Online).stay();
-        let mut failed = Failed { stay, counted: 0, at_ns: VecDeque::new() };
+        let stay = storage::volume::MemberSlot::new(None, MemberState::Online).stay();
+        let mut failed = MemberReadErrors { stay, counted: 0, at_ns: VecDeque::new() };
         let most = u64::try_from(BAD_SECONDS_MAX).expect("few");
         assert!(!failed.note(1 << 40, 10), "a burst counts once");
         for second in 1..most {

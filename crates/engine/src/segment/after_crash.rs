@@ -1,18 +1,17 @@
-//! After a crash: a summary for the blocks that were inline log data and whose partial segment was
-//! never written.
-//!
-//! Without one nobody could say whose they are, and the cleaner could never empty their segment.
+//! Recovery of inline log data: writes summaries for logged blocks whose partial segment was never
+//! written. Without summaries the owners of these blocks are unknown, and the cleaner cannot empty
+//! the segment.
 //!
 //! # Crashes
 //!
-//! Runs when the replayed pages are home and before the head gives the old log up, so a second
-//! crash does it again: what is listed already is left alone.
+//! Runs after the replayed pages are written back and before the head gives up the old log. A
+//! second crash repeats this step, which skips listed blocks.
 //!
-//! There is room. A partial segment keeps room for its summary behind its blocks (`has_room`), and
-//! an unlisted block means that this very summary, or the page of it that lists the block, is not
-//! there: no block that is in use can lie in its place. The free map tells which those are.
+//! There is always room: a partial segment reserves room for its summary behind its blocks
+//! (`has_room`). If a block is unlisted, its summary page is missing, so no block in use can be in
+//! that room. The free map shows the blocks in use.
 //!
-//! In stripes the blocks themselves are written here too: see `stripes`.
+//! With stripes the blocks are written here too: see `stripes`.
 
 mod stripes;
 
@@ -24,62 +23,56 @@ use format::geometry::Geometry;
 use format::group::{SegmentKind, SegmentUsage, USAGES_PER_PAGE};
 use format::ids::{Lsn, Place};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, page_crc};
-use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
+use format::summary::{ENTRIES_PER_SUMMARY, SegmentSummary, SummaryEntry, SummaryKind};
 use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
-use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes};
+use storage::device::{AlignedBuffer, DeviceError, IoPurpose, SharedBytes};
 use storage::volume::Volume;
 
 use crate::alloc::SegmentId;
 use crate::buffer::{newest_copy, page_of};
 use crate::convert::{index_wide, narrow, wide};
-use crate::journal::KeptLogData;
+use crate::journal::ReplayedLogData;
 
-/// A segment as the crash left it.
-struct Left<'a> {
+struct SegmentRecovery<'a> {
     volume: &'a Volume,
     superblock: &'a Superblock,
     id: SegmentId,
     usage: SegmentUsage,
-    /// The end of the log.
     end: Lsn,
-    /// Its pages.
     bytes: AlignedBuffer,
-    /// In stripes: pages before this one are left as they are, and what is listed becomes part of
-    /// `bytes` and is not written yet.
+    /// With stripes: the first offset to change. Summaries go into `bytes`, which is written later.
     first: Option<u32>,
-    /// Summary pages of its incarnation: offset in fragments, and checksum.
+    /// Summary pages of this incarnation: offset in fragments, and checksum.
     summaries: BTreeMap<u32, u32>,
-    /// Offsets of the blocks that they list.
+    /// Offsets of the blocks that `summaries` list.
     listed: BTreeSet<u32>,
-    /// Offsets of pages that nobody gives. What is in them is not known: nothing may lie there.
+    /// Offsets of unreadable pages. Nothing is written there, because their contents are unknown.
     unread: BTreeSet<u32>,
 }
 
-/// A block, or a page, that nobody gives and that was written over.
+/// An unreadable block or page that was overwritten.
 #[derive(Clone, Debug)]
 pub(crate) struct LostBlock {
-    /// Where it lies.
     pub(crate) place: Place,
-    /// What a summary says of it, if one does.
+    /// The block's entry in a summary, if it has one.
     pub(crate) entry: Option<SummaryEntry>,
 }
 
-/// Writes summaries for those of `kept` that none lists, not yet durable. `log` is the last chunk
-/// of the log, to its end. Returns how many blocks they list; `lost` gets what could not be kept
-/// beside them.
+/// Writes summaries for the unlisted blocks in `kept`, not yet durable. `log` reaches from the last
+/// chunk of the log to its end. Returns the number of blocks listed. `lost` gets unreadable blocks
+/// that were overwritten.
 ///
 /// # Errors
 ///
-/// What the device said.
+/// Errors of the device.
 pub(crate) fn summarise_log_data(
     volume: &Volume,
     superblock: &Superblock,
-    kept: &[KeptLogData<'_>],
+    kept: &[ReplayedLogData<'_>],
     log: &Range<Lsn>,
     lost: &mut Vec<LostBlock>,
 ) -> Result<u64, DeviceError> {
-    let mut segments: BTreeMap<SegmentId, BTreeMap<u32, &KeptLogData<'_>>> = BTreeMap::new();
+    let mut segments: BTreeMap<SegmentId, BTreeMap<u32, &ReplayedLogData<'_>>> = BTreeMap::new();
     let geometry = volume.geometry();
     for block in kept {
         let segment = geometry.segment_of(block.place);
@@ -89,17 +82,19 @@ pub(crate) fn summarise_log_data(
     }
     let mut count = 0;
     for (id, kept) in segments {
-        if geometry.is_striped(id.group) {
+        if geometry.group_layout().is_striped(id.group) {
             count += stripes::write_home(volume, superblock, id, &kept, log, lost)?;
             continue;
         }
-        let Some(mut left) = Left::read(volume, superblock, id, log.end)? else { continue };
+        let Some(mut left) = SegmentRecovery::read(volume, superblock, id, log.end)? else {
+            continue;
+        };
         count += left.list_all(&kept, log.start)?;
     }
     Ok(count)
 }
 
-fn entry_of(offset: u32, block: &KeptLogData<'_>) -> SummaryEntry {
+fn entry_of(offset: u32, block: &ReplayedLogData<'_>) -> SummaryEntry {
     SummaryEntry {
         kind: SummaryKind::Block,
         block_shift: block.owner.block_shift,
@@ -114,8 +109,8 @@ fn entry_of(offset: u32, block: &KeptLogData<'_>) -> SummaryEntry {
     }
 }
 
-/// Reads a page of metadata as it is at home, of several copies the newest that is not above the
-/// `end` of the log; `None` if it is not one of `kind`, or can't be read.
+/// Reads the newest home copy of a metadata page not above LSN `end`. `None` if unreadable or not
+/// of `kind`.
 fn home_page(
     volume: &Volume,
     superblock: &Superblock,
@@ -130,12 +125,11 @@ fn home_page(
         let newest = newest_copy(volume, place, end, &is_page)?;
         return Some(*page_of(&newest.bytes));
     }
-    let read = volume.read_page(Purpose::Home, place);
+    let read = volume.read_page(IoPurpose::Home, place);
     let bytes = read.inspect_err(|error| tracing::warn!(%error, "a page can't be read")).ok()?;
     is_page(page_of(&bytes)).then(|| *page_of(&bytes))
 }
 
-/// Returns the usage of a segment; `None`: it is none for data, or can't be read.
 fn usage_of(
     volume: &Volume,
     superblock: &Superblock,
@@ -148,18 +142,18 @@ fn usage_of(
     usage.filter(|usage| usage.kind == SegmentKind::Data)
 }
 
-/// Reads a segment; returns also where pages begin that no copy and no row gives. They read as
-/// zeros, and who needs one is told when its block does not verify.
+/// Reads a segment. Also returns the unreadable pages, which are zeros in the buffer and fail their
+/// checks.
 pub(crate) fn read_segment(volume: &Volume, start: Place) -> (AlignedBuffer, BTreeSet<usize>) {
     let geometry = volume.geometry();
     let length = index_wide(geometry.segment_bytes());
-    if let Ok(bytes) = volume.read(Purpose::Cleaner, start, length) {
+    if let Ok(bytes) = volume.read(IoPurpose::Cleaner, start, length) {
         return (bytes, BTreeSet::new());
     }
     let (mut bytes, mut unread) = (AlignedBuffer::zeroed(length), BTreeSet::new());
     for (number, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
         let place = start.advance(number * geometry.page_fragments());
-        match volume.read(Purpose::Cleaner, place, PAGE_BYTES) {
+        match volume.read(IoPurpose::Cleaner, place, PAGE_BYTES) {
             Ok(found) => page.copy_from_slice(&found),
             Err(error) => {
                 tracing::warn!(%error, "no member gives a page of a segment");
@@ -170,32 +164,38 @@ pub(crate) fn read_segment(volume: &Volume, start: Place) -> (AlignedBuffer, BTr
     (bytes, unread)
 }
 
-/// Returns offsets in fragments for those in bytes.
 fn offsets_of(geometry: &Geometry, pages: &BTreeSet<usize>) -> BTreeSet<u32> {
     pages.iter().map(|at| narrow(wide(*at) >> geometry.fragment_shift)).collect()
 }
 
-impl<'a> Left<'a> {
-    /// Reads a segment; `None` if it is none for data, or its usage can't be read: then the group
-    /// can't be used at all, and says so when it is.
+impl<'a> SegmentRecovery<'a> {
+    /// Reads a data segment. `None` for other segments, and if the segment usage is unreadable,
+    /// which the load of the group reports.
     fn read(
         volume: &'a Volume,
         superblock: &'a Superblock,
         id: SegmentId,
         end: Lsn,
-    ) -> Result<Option<Left<'a>>, DeviceError> {
+    ) -> Result<Option<SegmentRecovery<'a>>, DeviceError> {
         let geometry = volume.geometry();
         let Some(usage) = usage_of(volume, superblock, id, end) else { return Ok(None) };
         let start = geometry.segment_place(id.group, id.segment);
-        if planted::is(Planted::SegmentReadWhole) {
-            volume.read(Purpose::Cleaner, start, index_wide(geometry.segment_bytes()))?;
-        }
         let (bytes, unread) = read_segment(volume, start);
         let unread = offsets_of(geometry, &unread);
         let (summaries, listed) = (BTreeMap::new(), BTreeSet::new());
         let first = None;
-        let mut left =
-            Left { volume, superblock, id, usage, end, bytes, first, summaries, listed, unread };
+        let mut left = SegmentRecovery {
+            volume,
+            superblock,
+            id,
+            usage,
+            end,
+            bytes,
+            first,
+            summaries,
+            listed,
+            unread,
+        };
         left.take_from_copies()?;
         left.find_summaries();
         Ok(Some(left))
@@ -209,20 +209,19 @@ impl<'a> Left<'a> {
         self.geometry().segment_place(self.id.group, self.id.segment)
     }
 
-    /// Returns the summary in `page` at `offset`, if it is one of this incarnation.
-    fn summary_in(&self, page: &PageBytes, offset: u32) -> Option<Summary> {
+    fn summary_in(&self, page: &PageBytes, offset: u32) -> Option<SegmentSummary> {
         let (pool_id, secret) = (self.superblock.pool_id, self.superblock.secret);
-        let summary = Summary::decode(page, pool_id, &secret, self.start().advance(offset));
+        let summary = SegmentSummary::decode(page, pool_id, &secret, self.start().advance(offset));
         summary.filter(|summary| summary.incarnation == self.usage.incarnation)
     }
 
-    /// Where there are several copies: takes the summaries that any of them has, and writes them to
-    /// all, for what is believed now must be there whichever member is lost.
+    /// Collects the summaries of all copies and writes them to all, so that the loss of a member
+    /// loses none.
     fn take_from_copies(&mut self) -> Result<(), DeviceError> {
         let (start, step) = (self.start(), self.geometry().page_fragments());
         let (length, mut found) = (self.bytes.len(), BTreeMap::new());
         for copy in 0.. {
-            let bytes = self.volume.read_copy(copy, Purpose::Cleaner, start, length);
+            let bytes = self.volume.read_copy(copy, IoPurpose::Cleaner, start, length);
             let Some(bytes) = bytes else { break };
             let bytes = bytes.unwrap_or_else(|_| self.copy_by_pages(copy));
             for (index, page) in (0..).zip(bytes.as_chunks::<PAGE_BYTES>().0) {
@@ -236,19 +235,19 @@ impl<'a> Left<'a> {
             self.bytes[at..at + PAGE_BYTES].copy_from_slice(&page);
             let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(&page))];
             let place = start.advance(index * step);
-            self.volume.submit_write(Purpose::Data, place, pieces).wait()?;
+            self.volume.submit_write(IoPurpose::Data, place, pieces).wait()?;
             self.unread.remove(&(index * step));
         }
         Ok(())
     }
 
-    /// Returns what one copy gives of the segment; zeros for the rest.
+    /// Reads one copy, with zeros for unreadable pages.
     fn copy_by_pages(&self, copy: usize) -> AlignedBuffer {
         let (start, step) = (self.start(), self.geometry().page_fragments());
         let mut bytes = AlignedBuffer::zeroed(self.bytes.len());
         for (index, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
             let place = start.advance(index * step);
-            let found = self.volume.read_copy(copy, Purpose::Cleaner, place, PAGE_BYTES);
+            let found = self.volume.read_copy(copy, IoPurpose::Cleaner, place, PAGE_BYTES);
             if let Some(Ok(found)) = found {
                 page.copy_from_slice(&found);
             }
@@ -274,10 +273,10 @@ impl<'a> Left<'a> {
         }
     }
 
-    /// Lists those of `kept` that no summary does. Returns how many.
+    /// Writes summaries for the unlisted blocks. Returns their number.
     fn list_all(
         &mut self,
-        kept: &BTreeMap<u32, &KeptLogData<'_>>,
+        kept: &BTreeMap<u32, &ReplayedLogData<'_>>,
         lsn: Lsn,
     ) -> Result<u64, DeviceError> {
         let unlisted = kept.iter().filter(|(offset, _)| !self.listed.contains(offset));
@@ -290,17 +289,18 @@ impl<'a> Left<'a> {
         Ok(count)
     }
 
-    /// Writes one summary page where nothing is that anybody needs.
+    /// Writes one summary page into unused space.
     fn list(&mut self, entries: &[SummaryEntry], lsn: Lsn) -> Result<u64, DeviceError> {
         let Some(offset) = self.room(entries) else {
-            // A bug, or malice. The blocks can be read; their segment stays.
+            // Not expected: a bug, or malice. The blocks stay readable, but their segment cannot be
+            // cleaned.
             let SegmentId { group, segment } = self.id;
             tracing::warn!(group, segment, "no room for a summary of inline log data");
             return Ok(0);
         };
         let before = self.summaries.range(..offset).next_back();
         let (previous, previous_crc) = before.map_or((0, 0), |(offset, crc)| (offset + 1, *crc));
-        let summary = Summary {
+        let summary = SegmentSummary {
             place: self.start().advance(offset),
             lsn,
             incarnation: self.usage.incarnation,
@@ -317,12 +317,11 @@ impl<'a> Left<'a> {
             return Ok(wide(entries.len()));
         }
         let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes))];
-        self.volume.submit_write(Purpose::Data, summary.place, pieces).wait()?;
+        self.volume.submit_write(IoPurpose::Data, summary.place, pieces).wait()?;
         Ok(wide(entries.len()))
     }
 
-    /// Returns the offset of a page behind the last of `entries`, or of any other, that holds
-    /// neither a summary nor what is in use.
+    /// Returns the offset of an unused page: behind the last of `entries` if possible.
     fn room(&self, entries: &[SummaryEntry]) -> Option<u32> {
         let step = self.geometry().page_fragments();
         let end = entries.last().map_or(0, |entry| entry.offset + entry.fragments);
@@ -340,13 +339,13 @@ impl<'a> Left<'a> {
         None
     }
 
-    /// Whether one of `count` fragments at `offset` is in use, as far as can be told.
+    /// Returns whether any of the fragments may be in use.
     fn is_used(&self, offset: u32, count: u32) -> bool {
         let fragment = self.id.segment * self.geometry().segment_fragments + offset;
         let place = self.geometry().free_map_place(self.id.group, fragment / BITS_PER_PAGE);
         let map = home_page(self.volume, self.superblock, (place, self.end), PageKind::FreeMap);
         let Some(map) = map else { return true };
-        // A page of fragments never lies across two pages of the map: their bits are even.
+        // A page's fragments never cross a map page: their number divides the bits of a map page.
         let first = fragment % BITS_PER_PAGE;
         (first..first + count).any(|bit| bitmap::is_set(&map, bit))
     }

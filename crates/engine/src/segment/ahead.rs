@@ -1,105 +1,99 @@
-//! What was read of files before somebody asked for it, until somebody does.
+//! The readahead buffer: file data read before it is requested, for sequential readers
+//! ([`crate::file`] detects them).
 //!
-//! Who reads a file in even steps will most likely go on so ([`crate::vnode`] says when), and
-//! finds the next bytes here. They are used once: of the chunks that were handed out whole the last
-//! few stay, for who reads parts of a block takes all of it each time. Where memory is short those
-//! go first that something was handed out of, then what was read ahead first. So a stream that is
-//! read once takes little more than its window.
+//! Readahead data is usually used once, so only the last few fully used chunks stay: a reader of
+//! parts of a block takes the whole block each time. Under pressure partly used chunks go first,
+//! then the oldest. So a stream takes little more than its window.
 //!
-//! What is held is what [`super::chunks`] says (SC1 to SC3).
+//! Chunks obey [`super::chunks`] (SC1 to SC3).
 //!
 //! # Concurrency
 //!
-//! One lock, a leaf. It is not held while a device is waited for. Who asks for what is being read
-//! waits for it; who reads it holds no other lock meanwhile, and ends within three deadlines of the
-//! device (`storage::device`).
+//! One lock, a leaf, not held during device I/O. A reader waits for an overlapping read in flight.
+//! The thread of that read holds no other lock, and ends within three deadlines of the device
+//! (`storage::device`).
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use format::geometry::Geometry;
 use format::ids::Place;
-use runtime::planted::{self, Planted};
+use runtime::if_planted;
 use storage::device::SharedBytes;
 
-use super::chunks::{Chunks, Fill};
+use super::chunks::{ChunkCache, ChunkFill};
 use crate::alloc::{Extent, SegmentId};
 use crate::convert::wide;
 use crate::sync::{Condvar, Mutex};
 
-/// Most memory for what is read ahead: the longest windows of four streams.
+/// Memory limit: the longest windows of four streams.
 const AHEAD_BYTES_MAX: usize = 32 << 20;
-/// Of the memory for pages, the part that may be read ahead beside it.
+/// Divisor of the page cache size, for a second limit.
 const CACHE_SHARE: usize = 8;
 
-/// Chunks all of which was handed out and that stay.
+/// Fully used chunks that stay.
 const USED_CHUNKS_MAX: usize = 8;
 
-/// What reading ahead has done so far.
+/// Counts of readahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadaheadCounts {
     /// Bytes in memory.
     pub held_bytes: u64,
-    /// Most bytes there may be.
+    /// Limit of `held_bytes`.
     pub limit_bytes: u64,
-    /// Bytes that were read ahead.
+    /// Bytes read ahead.
     pub read_bytes: u64,
-    /// Bytes of them that were handed out.
+    /// Bytes read ahead and then used.
     pub used_bytes: u64,
-    /// Reads that waited for what was being read ahead.
+    /// Reads that waited for a readahead in flight.
     pub waits: u64,
-    /// Blocks in memory that failed the check of their pointer, and were read again.
+    /// Blocks in memory that failed their check, and were read again.
     pub refused: u64,
 }
 
 #[derive(Debug)]
-struct State {
-    chunks: Chunks,
-    /// Chunks that something was handed out of, the one that this was long ago of first.
+struct ReadaheadBufferState {
+    chunks: ChunkCache,
+    /// Chunks with used parts, least recently used first.
     used: VecDeque<Place>,
     counts: ReadaheadCounts,
 }
 
-/// What is known of an extent.
 #[derive(Debug)]
-pub(crate) enum Looked {
-    /// Its bytes begin so many bytes behind the first one.
+pub(crate) enum ReadaheadLookup {
+    /// In memory: a buffer, and the offset of the extent in it.
     Held(SharedBytes, usize),
-    /// Somebody is reading it, or a part of it.
+    /// A read of the extent or of a part is in flight.
     Coming,
     Nothing,
 }
 
-/// What came of beginning to read ahead.
 #[derive(Debug)]
-pub(crate) enum Begun {
-    Fill(Fill),
-    /// All of it is held, or being read.
+pub(crate) enum ReadaheadStart {
+    Fill(ChunkFill),
+    /// All of it is in memory or in flight.
     Held,
-    /// Its content may change, there is no room, or it lies nowhere.
+    /// The segment is open, memory is short, or no segment contains the extent.
     Refused,
 }
 
-/// Bytes that were read ahead, bounded.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct ReadaheadBuffer {
     limit_bytes: usize,
     page_fragments: u32,
     segment_fragments: u32,
-    state: Mutex<State>,
-    /// A read has ended.
+    state: Mutex<ReadaheadBufferState>,
     ended: Condvar,
 }
 
-impl Ahead {
-    /// Returns what is empty, beside `cache_bytes` of pages.
-    pub(super) fn new(geometry: &Geometry, cache_bytes: usize) -> Ahead {
-        Ahead {
+impl ReadaheadBuffer {
+    pub(super) fn new(geometry: &Geometry, cache_bytes: usize) -> ReadaheadBuffer {
+        ReadaheadBuffer {
             limit_bytes: (cache_bytes / CACHE_SHARE).min(AHEAD_BYTES_MAX),
             page_fragments: geometry.page_fragments(),
             segment_fragments: geometry.segment_fragments,
-            state: Mutex::new(State {
-                chunks: Chunks::new(geometry),
+            state: Mutex::new(ReadaheadBufferState {
+                chunks: ChunkCache::new(geometry),
                 used: VecDeque::new(),
                 counts: ReadaheadCounts::default(),
             }),
@@ -107,42 +101,39 @@ impl Ahead {
         }
     }
 
-    /// Returns the most bytes that may be in memory.
     pub(crate) fn limit_bytes(&self) -> u64 {
         wide(self.limit_bytes)
     }
 
-    /// Blocks are written to the segment from now on (SC1). Called before the first is placed.
+    /// Notes that the segment was opened (SC1), before its first block is placed.
     pub(super) fn opened(&self, id: SegmentId) {
-        if planted::is(Planted::AheadNotDropped) {
-            return;
-        }
+        if_planted!(AheadNotDropped, return);
         let mut state = self.state.lock();
         for place in state.chunks.opened(id) {
             state.used.retain(|used| *used != place);
         }
     }
 
-    /// Each write to the segment is answered, and none follows.
+    /// Notes that all writes to the segment have ended.
     pub(super) fn closed(&self, id: SegmentId) {
         self.state.lock().chunks.closed(id);
     }
 
-    /// Returns the bytes of `extent` and how many lie before it, if they were read ahead.
-    pub(crate) fn look(&self, extent: Extent) -> Looked {
+    /// Looks up an extent without waiting.
+    pub(crate) fn look(&self, extent: Extent) -> ReadaheadLookup {
         let mut state = self.state.lock();
         if state.chunks.is_coming(extent) {
-            return Looked::Coming;
+            return ReadaheadLookup::Coming;
         }
-        state.take(extent).map_or(Looked::Nothing, |(data, before)| Looked::Held(data, before))
+        state
+            .take(extent)
+            .map_or(ReadaheadLookup::Nothing, |(data, before)| ReadaheadLookup::Held(data, before))
     }
 
-    /// As [`Ahead::look`], once nobody is reading any of it. Waits for who does.
+    /// Returns the buffer with `extent` and its offset there. Waits for reads in flight.
     pub(crate) fn take(&self, extent: Extent) -> Option<(SharedBytes, usize)> {
         let mut state = self.state.lock();
-        let is_coming = |state: &State| {
-            state.chunks.is_coming(extent) && !planted::is(Planted::AheadNotWaitedFor)
-        };
+        let is_coming = |state: &ReadaheadBufferState| state.chunks.is_coming(extent);
         state.counts.waits += u64::from(is_coming(&state));
         while is_coming(&state) {
             self.ended.wait(&mut state);
@@ -150,15 +141,15 @@ impl Ahead {
         state.take(extent)
     }
 
-    /// Begins to read ahead what nobody has or reads already of `extent`, in whole pages.
-    pub(crate) fn begin(&self, extent: Extent) -> Begun {
+    /// Begins readahead of the missing pages of `extent`.
+    pub(crate) fn begin(&self, extent: Extent) -> ReadaheadStart {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let Some((within, mut start, mut end)) = self.pages_of(extent) else {
-            return Begun::Refused;
+            return ReadaheadStart::Refused;
         };
         if state.chunks.is_open(extent.place) {
-            return Begun::Refused;
+            return ReadaheadStart::Refused;
         }
         let place = extent.place;
         let at = |fragment: u32| Place::new(place.disk_group(), place.group(), fragment);
@@ -171,18 +162,18 @@ impl Ahead {
             }
         }
         let Some(fragments) = end.checked_sub(start).filter(|fragments| *fragments > 0) else {
-            return Begun::Held;
+            return ReadaheadStart::Held;
         };
         let coming = state.chunks.coming_bytes() + state.chunks.memory_for(fragments);
         if coming > self.limit_bytes() {
-            return Begun::Refused;
+            return ReadaheadStart::Refused;
         }
         state.make_room(self.limit_bytes() - coming);
-        Begun::Fill(state.chunks.begin(Extent { place: at(start), fragments }))
+        ReadaheadStart::Fill(state.chunks.begin(Extent { place: at(start), fragments }))
     }
 
-    /// Returns the fragments of the segment that `extent` lies in, and where its pages begin and
-    /// end; `None`: in none, for a pointer may name any place.
+    /// Returns the segment and page bounds of `extent`. `None` if a damaged pointer crosses
+    /// segments.
     fn pages_of(&self, extent: Extent) -> Option<(Range<u32>, u32, u32)> {
         let (first, page) = (extent.place.fragment(), self.page_fragments);
         let segment_start = first - first % self.segment_fragments;
@@ -191,8 +182,7 @@ impl Ahead {
         (end <= segment_end).then_some((segment_start..segment_end, first - first % page, end))
     }
 
-    /// Ends a read: `data` is what the device brought, if it did.
-    pub(crate) fn end(&self, fill: &Fill, data: Option<&SharedBytes>) {
+    pub(crate) fn end(&self, fill: &ChunkFill, data: Option<&SharedBytes>) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         state.chunks.end(fill, 0, data);
@@ -202,7 +192,7 @@ impl Ahead {
         self.ended.notify_all();
     }
 
-    /// A block that was handed out fails its check: nothing of its chunk is handed out again (SC2).
+    /// Drops the chunk with a block that failed its check (SC2).
     pub(crate) fn refuse(&self, place: Place) {
         let mut state = self.state.lock();
         state.counts.refused += 1;
@@ -211,7 +201,6 @@ impl Ahead {
         }
     }
 
-    /// Returns what it has done so far.
     pub(crate) fn counts(&self) -> ReadaheadCounts {
         let state = self.state.lock();
         let held_bytes = state.chunks.held_bytes();
@@ -219,10 +208,10 @@ impl Ahead {
     }
 }
 
-impl State {
+impl ReadaheadBufferState {
     fn take(&mut self, extent: Extent) -> Option<(SharedBytes, usize)> {
         let start = self.chunks.around(extent.place)?;
-        let used = |chunks: &Chunks| {
+        let used = |chunks: &ChunkCache| {
             let chunk = chunks.get(start)?;
             Some(chunk.used_fragments.min(chunk.fragments.into()))
         };
@@ -246,7 +235,6 @@ impl State {
         Some(held)
     }
 
-    /// Drops chunks until no more than `most_bytes` are held.
     fn make_room(&mut self, most_bytes: u64) {
         while self.chunks.held_bytes() > most_bytes
             && let Some(place) = self.used.pop_front().or_else(|| self.chunks.oldest())
@@ -271,8 +259,8 @@ mod tests {
     const FRAGMENT_BYTES: usize = 4096;
     const SEGMENT: SegmentId = SegmentId { group: 1, segment: 2 };
 
-    /// Holds 2 MiB; a segment has 256 fragments.
-    fn ahead() -> Ahead {
+    /// A buffer of at most 2 MiB. A segment has 256 fragments.
+    fn ahead() -> ReadaheadBuffer {
         let geometry = Geometry::plan(&GeometryOptions {
             device_bytes: 1 << 30,
             fragment_bytes: 4096,
@@ -280,21 +268,21 @@ mod tests {
             group_bytes: None,
             journal_bytes: None,
         });
-        Ahead::new(&geometry.expect("a pool fits"), 16 << 20)
+        ReadaheadBuffer::new(&geometry.expect("a pool fits"), 16 << 20)
     }
 
     fn at(fragment: u32, fragments: u32) -> Extent {
         Extent { place: Place::new(0, 1, 2 * 256 + fragment), fragments }
     }
 
-    fn begun(ahead: &Ahead, extent: Extent) -> Fill {
+    fn begun(ahead: &ReadaheadBuffer, extent: Extent) -> ChunkFill {
         match ahead.begin(extent) {
-            Begun::Fill(fill) => fill,
-            other @ (Begun::Held | Begun::Refused) => panic!("{other:?}"),
+            ReadaheadStart::Fill(fill) => fill,
+            other @ (ReadaheadStart::Held | ReadaheadStart::Refused) => panic!("{other:?}"),
         }
     }
 
-    fn bring(ahead: &Ahead, extent: Extent) {
+    fn bring(ahead: &ReadaheadBuffer, extent: Extent) {
         let fill = begun(ahead, extent);
         let length = crate::convert::index(fill.extent.fragments) * FRAGMENT_BYTES;
         ahead.end(&fill, Some(&AlignedBuffer::zeroed(length).into()));
@@ -306,7 +294,7 @@ mod tests {
         bring(&ahead, at(8, 16));
         let (data, lead) = ahead.take(at(8, 4)).expect("it was read");
         assert_eq!((data.len(), lead), (16 * FRAGMENT_BYTES, 0));
-        // A part of a block that has one check is all of the block.
+        // Reading a part of a block takes the whole block, since it has one checksum.
         for _ in 0..9 {
             assert_eq!(ahead.take(at(12, 12)).map(|(_, lead)| lead), Some(4 * FRAGMENT_BYTES));
         }
@@ -323,14 +311,14 @@ mod tests {
         assert_eq!(ahead.state.lock().used.len(), USED_CHUNKS_MAX);
     }
 
-    /// SC1.
+    /// Goal: a chunk is not returned once its segment was opened (SC1).
     #[test]
     fn nothing_of_a_segment_that_was_opened_is_handed_out() {
         let ahead = ahead();
         bring(&ahead, at(8, 16));
         let coming = begun(&ahead, at(40, 8));
         ahead.opened(SEGMENT);
-        assert!(matches!(ahead.begin(at(80, 8)), Begun::Refused), "its content changes");
+        assert!(matches!(ahead.begin(at(80, 8)), ReadaheadStart::Refused), "its content changes");
         ahead.closed(SEGMENT);
         let length = 8 * FRAGMENT_BYTES;
         ahead.end(&coming, Some(&AlignedBuffer::zeroed(length).into()));
@@ -339,7 +327,7 @@ mod tests {
         assert_eq!(ahead.counts().held_bytes, 0);
     }
 
-    /// SC2.
+    /// Goal: a chunk with a block that failed its check is not returned again (SC2).
     #[test]
     fn what_fails_its_check_is_not_handed_out_again() {
         let ahead = ahead();
@@ -349,7 +337,7 @@ mod tests {
         assert_eq!(ahead.counts().refused, 1);
     }
 
-    /// SC3.
+    /// Goal: memory stays bounded, and nothing is read twice (SC3).
     #[test]
     fn memory_is_bounded_and_nothing_is_read_twice() {
         let ahead = ahead();
@@ -357,7 +345,7 @@ mod tests {
         let before = begun(&ahead, at(4, 24));
         assert_eq!(before.extent, at(4, 4), "what lies before what is held");
         ahead.end(&before, None);
-        assert!(matches!(ahead.begin(at(12, 4)), Begun::Held), "all of it is held");
+        assert!(matches!(ahead.begin(at(12, 4)), ReadaheadStart::Held), "all of it is held");
         for segment in 3..12 {
             bring(&ahead, Extent { place: Place::new(0, 1, 256 * segment), fragments: 256 });
             let counts = ahead.counts();
@@ -368,7 +356,10 @@ mod tests {
         let coming = [whole, Extent { place: Place::new(0, 2, 256), ..whole }];
         let coming = coming.map(|extent| begun(&ahead, extent));
         let more = Extent { place: Place::new(0, 2, 512), fragments: 1 };
-        assert!(matches!(ahead.begin(more), Begun::Refused), "as much as may be is being read");
+        assert!(
+            matches!(ahead.begin(more), ReadaheadStart::Refused),
+            "as much as may be is being read"
+        );
         coming.iter().for_each(|fill| ahead.end(fill, None));
     }
 
@@ -386,7 +377,7 @@ mod tests {
         });
     }
 
-    /// Goal: a pointer from a damaged map harms nothing. Method: places at all the edges.
+    /// Goal: pointers from a damaged map are harmless. Method: places at all limits of the fields.
     #[test]
     fn a_pointer_may_name_any_place() {
         let ahead = ahead();
@@ -397,7 +388,7 @@ mod tests {
                         let place = Place::new(disk_group, group, fragment);
                         let extent = Extent { place, fragments };
                         assert!(ahead.take(extent).is_none());
-                        if let Begun::Fill(fill) = ahead.begin(extent) {
+                        if let ReadaheadStart::Fill(fill) = ahead.begin(extent) {
                             ahead.end(&fill, None);
                         }
                     }

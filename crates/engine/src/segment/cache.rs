@@ -1,19 +1,18 @@
-//! The segment cache: bytes of closed segments around small files that were read.
+//! The segment cache: bytes of closed segments around small files.
 //!
-//! Small files that were written one after the other lie side by side in their segments, and are
-//! read together more often than not. When a second block of a segment is asked for, what lies
-//! around it is read with it, and those who ask next find it in memory (Shirriff, "Sawmill: A
-//! Logging File System for a High-Performance RAID Disk Array", 1995, sections 4.3.3 and 4.3.4).
-//! Only files of at most [`SMALL_FILE_BYTES`] come here: streams and random reads of large files
-//! neither fill the cache nor empty it, and read no byte more.
+//! Small files written one after the other are neighbours in a segment, and are often read
+//! together. After a second miss in a segment, the surroundings of the block are read with it, and
+//! later reads find them in memory (Shirriff, "Sawmill: A Logging File System for a
+//! High-Performance RAID Disk Array", 1995, sections 4.3.3 and 4.3.4). Files above
+//! [`SMALL_FILE_BYTES`] bypass the cache: streams and random reads neither fill nor empty it.
 //!
-//! What is held is what [`super::chunks`] says (SC1 to SC3).
+//! Chunks obey [`super::chunks`] (SC1 to SC3).
 //!
 //! # Concurrency
 //!
-//! One lock, a leaf. It is not held while a device is waited for.
+//! One lock, a leaf, not held during device I/O.
 //!
-//! Not here: how much is read around a block (`buffer`).
+//! Not here: the length of a read around a block (`buffer`).
 
 use std::collections::VecDeque;
 
@@ -21,85 +20,80 @@ use format::geometry::Geometry;
 use format::ids::Place;
 use storage::device::SharedBytes;
 
-use super::chunks::{Chunks, Fill};
+use super::chunks::{ChunkCache, ChunkFill};
 use crate::alloc::{Extent, SegmentId};
-use crate::buffer::{AroundPolicy, Missed, ReadAround};
+use crate::buffer::{AroundPolicy, ReadAround, RecentMisses};
 use crate::convert::{index_wide, wide};
 use crate::sync::Mutex;
 
-/// Longest file of which what lies around it is read: the longest that takes part in what a cold
-/// read of a tree waits for most, and no stream.
+/// The longest file to use the cache: small files dominate a cold read of a tree.
 pub(crate) const SMALL_FILE_BYTES: u64 = 32 << 10;
-/// Most memory for chunks: as many segments as a walk through a tree comes back to.
+/// Memory limit: the segments that a walk of a tree returns to.
 const CACHE_BYTES_MAX: usize = 32 << 20;
-/// Of the memory for pages, the part that chunks may have beside it.
+/// Divisor of the page cache size, for a second limit.
 const CACHE_SHARE: usize = 8;
-/// What is read around a block at first: several small files, and hardly longer than one.
+/// The first read around a block: several small files, and hardly slower than one.
 const FIRST_BYTES: u64 = 128 << 10;
-/// So many chunks later it shows whether reading one was worth it.
+/// A chunk is judged when this many have been read after it.
 const CHUNKS_TO_JUDGE: usize = 32;
 
-/// What the segment cache has done so far.
+/// Counts of the segment cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentCacheCounts {
     /// Bytes in memory.
     pub held_bytes: u64,
-    /// Most bytes there may be.
+    /// Limit of `held_bytes`.
     pub limit_bytes: u64,
-    /// Reads of small files that found their bytes in memory.
+    /// Reads of small files served from memory.
     pub hits: u64,
-    /// Those that did not.
+    /// Reads of small files from the device.
     pub misses: u64,
-    /// Bytes that were read beside those that were asked for.
+    /// Bytes read beyond those requested.
     pub ahead_bytes: u64,
-    /// Bytes that were handed out of memory.
+    /// Bytes served from memory.
     pub used_bytes: u64,
-    /// Blocks in memory that failed the check of their pointer, and were read again.
+    /// Blocks in memory that failed their check, and were read again.
     pub refused: u64,
 }
 
-/// What the cache knows of an extent.
 #[derive(Debug)]
-pub(crate) enum Nearby {
-    /// Its bytes begin so many bytes behind the first one.
+pub(crate) enum SegmentCacheLookup {
+    /// In memory: a buffer, and the offset of the extent in it.
     Held(SharedBytes, usize),
-    /// It is to be read with what lies around it.
-    Fill(Fill),
-    /// It is to be read alone.
+    /// To be read: the extent and its surroundings.
+    Fill(ChunkFill),
     Alone,
 }
 
 #[derive(Debug)]
-struct State {
-    chunks: Chunks,
-    missed: Missed,
-    /// The last chunks, to be judged.
+struct SegmentCacheState {
+    chunks: ChunkCache,
+    missed: RecentMisses,
+    /// The last chunks, not yet judged.
     young: VecDeque<Place>,
     around: ReadAround,
     counts: SegmentCacheCounts,
 }
 
-/// Bytes of closed segments in memory, bounded.
 #[derive(Debug)]
 pub(crate) struct SegmentCache {
     limit_bytes: usize,
     page_fragments: u32,
     segment_fragments: u32,
     fragment_shift: u8,
-    state: Mutex<State>,
+    state: Mutex<SegmentCacheState>,
 }
 
 impl SegmentCache {
-    /// Returns an empty cache beside `cache_bytes` of pages.
     pub(super) fn new(geometry: &Geometry, cache_bytes: usize) -> SegmentCache {
         SegmentCache {
             limit_bytes: (cache_bytes / CACHE_SHARE).min(CACHE_BYTES_MAX),
             page_fragments: geometry.page_fragments(),
             segment_fragments: geometry.segment_fragments,
             fragment_shift: geometry.fragment_shift,
-            state: Mutex::new(State {
-                chunks: Chunks::new(geometry),
-                missed: Missed::default(),
+            state: Mutex::new(SegmentCacheState {
+                chunks: ChunkCache::new(geometry),
+                missed: RecentMisses::default(),
                 young: VecDeque::new(),
                 around: ReadAround::new(FIRST_BYTES, geometry.segment_bytes()),
                 counts: SegmentCacheCounts::default(),
@@ -107,56 +101,55 @@ impl SegmentCache {
         }
     }
 
-    /// Blocks are written to the segment from now on (SC1). Called before the first is placed.
+    /// Notes that the segment was opened (SC1), before its first block is placed.
     pub(super) fn opened(&self, id: SegmentId) {
         let mut state = self.state.lock();
         let start = state.chunks.start_of(id);
         state.missed.forget(start);
-        // Of a segment that was opened again nothing is learnt.
+        // Chunks dropped by a reopening are not judged.
         for place in state.chunks.opened(id) {
             state.young.retain(|young| *young != place);
         }
     }
 
-    /// Each write to the segment is answered, and none follows.
+    /// Notes that all writes to the segment have ended.
     pub(super) fn closed(&self, id: SegmentId) {
         self.state.lock().chunks.closed(id);
     }
 
-    /// Returns what it knows of `extent`, which a small file has and whose lock is held.
-    pub(crate) fn look(&self, extent: Extent) -> Nearby {
+    /// Looks up an extent of a small file. The caller holds the file's lock.
+    pub(crate) fn look(&self, extent: Extent) -> SegmentCacheLookup {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if let Some((data, before)) = state.held(extent) {
-            return Nearby::Held(data, before);
+            return SegmentCacheLookup::Held(data, before);
         }
         state.counts.misses += 1;
         if state.chunks.is_open(extent.place) || self.limit_bytes == 0 {
-            return Nearby::Alone;
+            return SegmentCacheLookup::Alone;
         }
         let segment = state.chunks.start_of(state.chunks.segment_of(extent.place));
         let is_second = state.missed.note(segment, extent.place);
         let wanted = state.around.bytes(is_second);
         match self.around(state, extent, wanted) {
-            Some(around) => Nearby::Fill(state.chunks.begin(around)),
-            None => Nearby::Alone,
+            Some(around) => SegmentCacheLookup::Fill(state.chunks.begin(around)),
+            None => SegmentCacheLookup::Alone,
         }
     }
 
-    /// Returns the bytes of `extent`, if they are in memory.
     pub(crate) fn held_now(&self, extent: Extent) -> Option<(SharedBytes, usize)> {
         self.state.lock().held(extent)
     }
 
-    /// Returns the window of `wanted` bytes around `extent`, as far as it lies in the same segment
-    /// and nobody has or reads it already; `None` if that is not more than `extent`.
-    fn around(&self, state: &State, extent: Extent, wanted: u64) -> Option<Extent> {
+    /// Returns an aligned window around `extent`, outside of other chunks. `None` if it is no
+    /// longer than the extent.
+    fn around(&self, state: &SegmentCacheState, extent: Extent, wanted: u64) -> Option<Extent> {
         let (first, count) = (extent.place.fragment(), extent.fragments);
         let wanted = wanted.min(wide(self.limit_bytes / 2)) >> self.fragment_shift;
-        // A power of two, as segments are: it begins with a page.
+        // A power of two, to start at a page boundary.
         let wanted = wanted.checked_ilog2().map_or(0, |log| 1_u64 << log);
         let wanted = u32::try_from(wanted).ok()?.min(self.segment_fragments);
-        // A pointer may name any place.
+        // A damaged pointer may name any extent.
         let segment_start = first / self.segment_fragments * self.segment_fragments;
         let segment_end = segment_start.checked_add(self.segment_fragments)?;
         let last = first.checked_add(count)?;
@@ -183,8 +176,8 @@ impl SegmentCache {
         Some(Extent { place: of_group(start), fragments })
     }
 
-    /// Ends a read of a chunk: `data` is what the device brought, if it did.
-    pub(crate) fn end_fill(&self, fill: &Fill, asked: Extent, data: Option<&SharedBytes>) {
+    /// Ends a read of a chunk, with its data on success.
+    pub(crate) fn end_fill(&self, fill: &ChunkFill, asked: Extent, data: Option<&SharedBytes>) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if data.is_some() {
@@ -207,7 +200,7 @@ impl SegmentCache {
         }
     }
 
-    /// A block that was handed out fails its check: nothing of its chunk is handed out again (SC2).
+    /// Drops the chunk with a block that failed its check (SC2).
     pub(crate) fn refuse(&self, place: Place) {
         let mut state = self.state.lock();
         state.counts.refused += 1;
@@ -216,7 +209,6 @@ impl SegmentCache {
         }
     }
 
-    /// Returns what it has done so far.
     pub(crate) fn counts(&self) -> SegmentCacheCounts {
         let state = self.state.lock();
         let held_bytes = state.chunks.held_bytes();
@@ -224,8 +216,7 @@ impl SegmentCache {
     }
 }
 
-impl State {
-    /// Returns the bytes that hold `extent`, and how many lie before it.
+impl SegmentCacheState {
     fn held(&mut self, extent: Extent) -> Option<(SharedBytes, usize)> {
         let held = self.chunks.held(extent)?;
         self.counts.hits += 1;
@@ -233,7 +224,7 @@ impl State {
         Some(held)
     }
 
-    /// Tells the policy what became of a chunk.
+    /// Reports to the readahead policy how much of a chunk was used.
     fn judge(&mut self, place: Place) {
         let Some(chunk) = self.chunks.get(place) else { return };
         let ahead = u64::from(chunk.ahead_fragments);
@@ -257,7 +248,7 @@ mod tests {
     use super::*;
 
     const FRAGMENT_BYTES: usize = 4096;
-    /// Pages beside a cache of 2 MiB.
+    /// Page cache size for a segment cache of 2 MiB.
     const CACHE_BYTES: usize = 16 << 20;
     const SEGMENT: SegmentId = SegmentId { group: 1, segment: 2 };
 
@@ -277,23 +268,27 @@ mod tests {
         Extent { place: Place::new(0, 1, 256 * segment + fragment), fragments: 2 }
     }
 
-    /// Looks for `extent` until its segment is worth reading more of; returns what is to be read.
-    fn miss(cache: &SegmentCache, extent: Extent) -> Fill {
+    /// Misses until a read includes surroundings of `extent`.
+    fn miss(cache: &SegmentCache, extent: Extent) -> ChunkFill {
         match cache.look(extent) {
-            Nearby::Fill(fill) => fill,
-            other @ (Nearby::Held(..) | Nearby::Alone) => panic!("{other:?}"),
+            SegmentCacheLookup::Fill(fill) => fill,
+            other @ (SegmentCacheLookup::Held(..) | SegmentCacheLookup::Alone) => {
+                panic!("{other:?}")
+            }
         }
     }
 
-    fn bring(cache: &SegmentCache, fill: &Fill, asked: Extent) {
+    fn bring(cache: &SegmentCache, fill: &ChunkFill, asked: Extent) {
         let length = index_wide(fill.extent.fragments.into()) * FRAGMENT_BYTES;
         cache.end_fill(fill, asked, Some(&AlignedBuffer::zeroed(length).into()));
     }
 
-    /// Reads a chunk of the second segment.
     fn filled() -> SegmentCache {
         let cache = cache();
-        assert!(matches!(cache.look(at(2, 40)), Nearby::Alone), "the first of its segment");
+        assert!(
+            matches!(cache.look(at(2, 40)), SegmentCacheLookup::Alone),
+            "the first of its segment"
+        );
         let fill = miss(&cache, at(2, 60));
         assert!(fill.extent.has(at(2, 60)) && !fill.extent.has(at(2, 64)), "{fill:?}");
         bring(&cache, &fill, at(2, 60));
@@ -303,29 +298,35 @@ mod tests {
     #[test]
     fn what_was_read_around_a_block_is_found() {
         let cache = filled();
-        let Nearby::Held(data, before) = cache.look(at(2, 40)) else { panic!("it was read") };
+        let SegmentCacheLookup::Held(data, before) = cache.look(at(2, 40)) else {
+            panic!("it was read")
+        };
         assert_eq!((data.len(), before), (128 << 10, 8 * FRAGMENT_BYTES));
         assert!(cache.held_now(at(2, 63)).is_none(), "half of it lies behind the chunk");
-        assert!(matches!(cache.look(at(2, 63)), Nearby::Alone), "chunks do not overlap");
+        assert!(
+            matches!(cache.look(at(2, 63)), SegmentCacheLookup::Alone),
+            "chunks do not overlap"
+        );
         let counts = cache.counts();
         assert_eq!((counts.hits, counts.misses), (1, 3));
         assert_eq!((counts.ahead_bytes, counts.used_bytes), (30 * 4096, 2 * 4096));
     }
 
-    /// SC1.
+    /// Goal: a chunk is not returned once its segment was opened (SC1).
     #[test]
     fn nothing_of_a_segment_that_was_opened_is_handed_out() {
         let cache = filled();
         cache.opened(SEGMENT);
-        assert!(matches!(cache.look(at(2, 40)), Nearby::Alone), "it is being written");
-        assert!(matches!(cache.look(at(2, 60)), Nearby::Alone), "and again");
+        assert!(matches!(cache.look(at(2, 40)), SegmentCacheLookup::Alone), "it is being written");
+        assert!(matches!(cache.look(at(2, 60)), SegmentCacheLookup::Alone), "and again");
         assert_eq!(cache.counts().held_bytes, 0);
         cache.closed(SEGMENT);
         let mut ways = [at(2, 20), at(2, 90)].map(|extent| cache.look(extent)).into_iter();
-        assert!(ways.any(|way| matches!(way, Nearby::Fill(_))), "it is closed again");
+        assert!(ways.any(|way| matches!(way, SegmentCacheLookup::Fill(_))), "it is closed again");
     }
 
-    /// SC1: what was read before the segment was opened comes too late, even if it is closed again.
+    /// Goal: a read begun before the segment was opened is dropped, even after the segment is
+    /// closed again (SC1).
     #[test]
     fn what_is_being_read_when_its_segment_is_opened_is_not_kept() {
         let cache = filled();
@@ -341,13 +342,13 @@ mod tests {
     fn nobody_else_reads_what_is_being_read() {
         let cache = filled();
         let fill = miss(&cache, at(2, 90));
-        assert!(matches!(cache.look(at(2, 94)), Nearby::Alone));
+        assert!(matches!(cache.look(at(2, 94)), SegmentCacheLookup::Alone));
         cache.end_fill(&fill, at(2, 90), None);
         bring(&cache, &miss(&cache, at(2, 92)), at(2, 92));
         assert!(cache.held_now(at(2, 90)).is_some());
     }
 
-    /// SC2.
+    /// Goal: a chunk with a block that failed its check is not returned again (SC2).
     #[test]
     fn what_fails_its_check_is_not_handed_out_again() {
         let cache = filled();
@@ -357,13 +358,13 @@ mod tests {
         assert_eq!((cache.counts().refused, cache.counts().held_bytes), (2, 0));
     }
 
-    /// SC3.
+    /// Goal: memory stays bounded, and the chunks used last stay (SC3).
     #[test]
     fn memory_is_bounded_and_what_was_used_last_stays() {
         let cache = filled();
         for segment in 3..60 {
             for fragment in [3, 35, 67] {
-                if let Nearby::Fill(fill) = cache.look(at(segment, fragment)) {
+                if let SegmentCacheLookup::Fill(fill) = cache.look(at(segment, fragment)) {
                     bring(&cache, &fill, at(segment, fragment));
                 }
                 assert!(cache.held_now(at(2, 40)).is_some(), "it was used last");
@@ -378,7 +379,7 @@ mod tests {
         assert!(state.young.len() <= CHUNKS_TO_JUDGE);
     }
 
-    /// Goal: a pointer from a damaged map harms nothing. Method: places at all the edges.
+    /// Goal: pointers from a damaged map are harmless. Method: places at all limits of the fields.
     #[test]
     fn a_pointer_may_name_any_place() {
         let cache = cache();
@@ -388,7 +389,7 @@ mod tests {
                     for disk_group in [0, 255] {
                         let place = Place::new(disk_group, group, fragment);
                         let extent = Extent { place, fragments };
-                        if let Nearby::Fill(fill) = cache.look(extent) {
+                        if let SegmentCacheLookup::Fill(fill) = cache.look(extent) {
                             cache.end_fill(&fill, extent, None);
                         }
                     }

@@ -1,18 +1,18 @@
-//! Bytes of closed segments in memory, in pieces that were read at one time each.
+//! Chunks: bytes of closed segments in memory, each from one read.
 //!
 //! # Invariants
 //!
-//! - SC1: A chunk holds what the device held at one time since its segment took blocks last: it is
-//!   read while the segment is closed, and dropped, also while it is being read, when the segment
-//!   is opened again.
-//! - SC2: What is handed out is verified by the check of the pointer that asks for it. What fails
-//!   is dropped, and read from the device alone.
-//! - SC3: Chunks do not overlap, and take at most the memory that they were given.
+//! - SC1: A chunk has the device's contents of one moment since its segment was last open. It is
+//!   read while the segment is closed, and dropped, even in flight, when the segment is opened
+//!   again.
+//! - SC2: Bytes are verified by the check of the requesting pointer. A chunk that fails is dropped,
+//!   and the block is read alone from the device.
+//! - SC3: Chunks do not overlap, and stay within their memory limit.
 //!
-//! A segment is closed when each of its writes is answered (SG3), and only its writes change what a
-//! pointer to data may lead to: `docs/decisions/0043-segment-cache.md`.
+//! A segment is closed when each of its writes has ended (SG3), and only its own writes change the
+//! target of a data pointer (`docs/decisions/0043-segment-cache-and-readahead.md`).
 //!
-//! Not here: what is read into a chunk, and when one goes that may stay (`cache`, `ahead`); locks.
+//! Not here: what to read, and what to drop (`cache`, `ahead`); locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,52 +23,50 @@ use storage::device::SharedBytes;
 use crate::alloc::{Extent, SegmentId};
 use crate::convert::{index, wide};
 
-/// A chunk that is being read. To be ended by [`Chunks::end`].
+/// A read of a chunk in flight. Ended by [`ChunkCache::end`].
 #[derive(Debug)]
-pub(crate) struct Fill {
+pub(crate) struct ChunkFill {
     number: u64,
     pub(crate) extent: Extent,
 }
 
 #[derive(Debug)]
-pub(super) struct Chunk {
+pub(super) struct CachedChunk {
     pub(super) fragments: u32,
     pub(super) data: SharedBytes,
-    /// Fragments that nobody had asked for when it was read.
+    /// Fragments read beyond those requested.
     pub(super) ahead_fragments: u32,
-    /// Fragments that were handed out since.
+    /// Fragments served from the chunk.
     pub(super) used_fragments: u64,
-    /// When it was used last.
     used: u64,
 }
 
 #[derive(Debug)]
-struct Filling {
+struct ChunkInFlight {
     number: u64,
     extent: Extent,
-    /// The segment was opened meanwhile (SC1).
+    /// The segment was opened during the read (SC1).
     is_void: bool,
 }
 
-/// Chunks, and those that are being read.
+/// Chunks in memory and in flight.
 #[derive(Debug)]
-pub(super) struct Chunks {
+pub(super) struct ChunkCache {
     segment_fragments: u32,
     fragment_shift: u8,
-    /// Segments whose content changes.
+    /// Open segments, whose contents may change.
     open: BTreeSet<SegmentId>,
-    by_place: BTreeMap<Place, Chunk>,
-    /// Chunks by when they were used last.
+    by_place: BTreeMap<Place, CachedChunk>,
     by_use: BTreeMap<u64, Place>,
-    filling: Vec<Filling>,
-    /// Counts uses and fills.
+    filling: Vec<ChunkInFlight>,
+    /// Number of uses and reads so far.
     clock: u64,
     held_bytes: u64,
 }
 
-impl Chunks {
-    pub(super) fn new(geometry: &Geometry) -> Chunks {
-        Chunks {
+impl ChunkCache {
+    pub(super) fn new(geometry: &Geometry) -> ChunkCache {
+        ChunkCache {
             segment_fragments: geometry.segment_fragments,
             fragment_shift: geometry.fragment_shift,
             open: BTreeSet::new(),
@@ -84,7 +82,6 @@ impl Chunks {
         index(fragments) << self.fragment_shift
     }
 
-    /// Returns the memory behind all chunks.
     pub(super) fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
@@ -97,12 +94,11 @@ impl Chunks {
         SegmentId { group: place.group(), segment: place.fragment() / self.segment_fragments }
     }
 
-    /// Returns whether the content of the segment that has `place` changes.
     pub(super) fn is_open(&self, place: Place) -> bool {
         self.open.contains(&self.segment_of(place))
     }
 
-    /// Blocks are written to the segment from now on (SC1). Returns where its chunks began.
+    /// Marks the segment as open and drops its chunks (SC1). Returns their places.
     pub(super) fn opened(&mut self, id: SegmentId) -> Vec<Place> {
         self.open.insert(id);
         let start = self.start_of(id);
@@ -118,20 +114,20 @@ impl Chunks {
         held
     }
 
-    /// Each write to the segment is answered, and none follows.
     pub(super) fn closed(&mut self, id: SegmentId) {
         self.open.remove(&id);
     }
 
-    /// Returns the chunk that has all of `extent`, its first place, and the fragments before it.
-    fn find(&mut self, extent: Extent) -> Option<(Place, u32, &mut Chunk)> {
+    /// Returns the chunk that contains `extent`, its first place, and the offset of `extent` in
+    /// fragments.
+    fn find(&mut self, extent: Extent) -> Option<(Place, u32, &mut CachedChunk)> {
         let (start, chunk) = self.by_place.range_mut(..=extent.place).next_back()?;
         let before = u32::try_from(extent.place.bits() - start.bits()).ok()?;
         let behind = chunk.fragments.checked_sub(before)?;
         (extent.fragments <= behind).then_some((*start, before, chunk))
     }
 
-    /// Returns the bytes that hold `extent`, and how many lie before it; counts it as used.
+    /// Returns the buffer with `extent` and its offset there. Counts a use.
     pub(super) fn held(&mut self, extent: Extent) -> Option<(SharedBytes, usize)> {
         self.clock += 1;
         let now = self.clock;
@@ -144,7 +140,7 @@ impl Chunks {
         Some((data, self.bytes_of(before)))
     }
 
-    /// Returns what lies between two places of one group and is held or being read.
+    /// Returns chunks in memory or in flight between two places of a group.
     pub(super) fn taken(&self, start: Place, end: Place) -> impl Iterator<Item = Extent> {
         let of = (start.disk_group(), start.group());
         let fillings = self.filling.iter().map(|filling| filling.extent);
@@ -154,34 +150,30 @@ impl Chunks {
             .filter(move |other| (other.place.disk_group(), other.place.group()) == of)
     }
 
-    /// Begins to read `extent`, of a closed segment, which overlaps nothing (SC3).
-    pub(super) fn begin(&mut self, extent: Extent) -> Fill {
+    /// Begins a read in a closed segment that overlaps no chunk (SC3).
+    pub(super) fn begin(&mut self, extent: Extent) -> ChunkFill {
         self.clock += 1;
         let number = self.clock;
-        self.filling.push(Filling { number, extent, is_void: false });
-        Fill { number, extent }
+        self.filling.push(ChunkInFlight { number, extent, is_void: false });
+        ChunkFill { number, extent }
     }
 
-    /// Returns whether somebody is reading a part of `extent`.
     pub(super) fn is_coming(&self, extent: Extent) -> bool {
         self.filling.iter().any(|filling| filling.extent.overlaps(extent))
     }
 
-    /// Returns the memory that what is being read will take.
     pub(super) fn coming_bytes(&self) -> u64 {
         self.filling.iter().map(|filling| self.memory_for(filling.extent.fragments)).sum()
     }
 
-    /// Returns the memory that a chunk of so many fragments takes.
     pub(super) fn memory_for(&self, fragments: u32) -> u64 {
         wide(self.bytes_of(fragments).next_power_of_two())
     }
 
-    /// Ends a read: `data` is what the device brought, if it did; `asked_fragments` of it were
-    /// asked for. Returns whether it is held now (SC1).
+    /// Ends a read, with its data on success. Returns whether the chunk is kept (SC1).
     pub(super) fn end(
         &mut self,
-        fill: &Fill,
+        fill: &ChunkFill,
         asked_fragments: u32,
         data: Option<&SharedBytes>,
     ) -> bool {
@@ -192,7 +184,7 @@ impl Chunks {
         let Some(data) = data.filter(|_| !is_void) else { return false };
         self.clock += 1;
         let Extent { place, fragments } = fill.extent;
-        let chunk = Chunk {
+        let chunk = CachedChunk {
             fragments,
             data: data.clone(),
             ahead_fragments: fragments - asked_fragments,
@@ -205,23 +197,21 @@ impl Chunks {
         true
     }
 
-    pub(super) fn get(&self, place: Place) -> Option<&Chunk> {
+    pub(super) fn get(&self, place: Place) -> Option<&CachedChunk> {
         self.by_place.get(&place)
     }
 
-    /// Returns where the chunk begins that has `place`.
+    /// Returns the first place of the chunk that contains `place`.
     pub(super) fn around(&self, place: Place) -> Option<Place> {
         let (start, chunk) = self.by_place.range(..=place).next_back()?;
         (place.bits() - start.bits() < u64::from(chunk.fragments)).then_some(*start)
     }
 
-    /// Returns where the chunk begins that was used least lately.
     pub(super) fn oldest(&self) -> Option<Place> {
         self.by_use.first_key_value().map(|(_, place)| *place)
     }
 
-    /// Drops the chunk that begins at `place`.
-    pub(super) fn remove(&mut self, place: Place) -> Option<Chunk> {
+    pub(super) fn remove(&mut self, place: Place) -> Option<CachedChunk> {
         let chunk = self.by_place.remove(&place)?;
         self.by_use.remove(&chunk.used);
         self.held_bytes -= taken_by(&chunk.data);
@@ -234,7 +224,7 @@ impl Chunks {
     }
 }
 
-/// Returns the memory behind `data`: long pieces are made in powers of two.
+/// Returns the memory of `data`, in buffers of powers of two.
 fn taken_by(data: &SharedBytes) -> u64 {
     wide(data.buffer_bytes().next_power_of_two())
 }

@@ -1,62 +1,58 @@
-//! Bytes on their way to the disk: a read must see them before the device does.
+//! Data writes in flight, so that reads find their bytes before the device has them.
 
 use std::collections::BTreeMap;
 
 use format::ids::Place;
 use storage::device::SharedBytes;
 
-/// Number of a write that has not been submitted: the bytes are in the log so far.
+/// Write number of inline log data before its write home.
 pub(super) const NOT_SUBMITTED: u64 = 0;
 
-/// Blocks that lie side by side in memory and go side by side with one write.
+/// Adjacent blocks, in adjacent memory, of one write.
 #[derive(Debug)]
-struct Run {
+struct InFlightRun {
     write: u64,
     fragments: u32,
     data: SharedBytes,
 }
 
-/// Blocks whose write is not answered yet, by place and by the number of the write.
 #[derive(Debug, Default)]
-pub(super) struct InFlight {
-    runs: BTreeMap<Place, Run>,
+pub(super) struct WritesInFlight {
+    runs: BTreeMap<Place, InFlightRun>,
     by_write: BTreeMap<u64, Vec<Place>>,
 }
 
-impl InFlight {
-    /// Returns the bytes that have the fragment at `place`, and how many fragments lie before it;
-    /// `None` unless they have all `fragments` from there.
+impl WritesInFlight {
+    /// Returns the buffer with the fragments at `place`, and their offset in it, in fragments.
     pub(super) fn get(&self, place: Place, fragments: u32) -> Option<(SharedBytes, u32)> {
         let (run, before) = self.run_at(place)?;
         let has_all = fragments <= run.fragments - before;
         has_all.then(|| (run.data.clone(), before))
     }
 
-    /// Returns the number of the write that carries the block at `place`.
     pub(super) fn write_of(&self, place: Place) -> Option<u64> {
         self.run_at(place).map(|(run, _)| run.write)
     }
 
-    /// Returns the run with the fragment at `place`, and how many fragments lie before it.
-    fn run_at(&self, place: Place) -> Option<(&Run, u32)> {
+    /// Returns the run around `place`, and the offset in fragments.
+    fn run_at(&self, place: Place) -> Option<(&InFlightRun, u32)> {
         let (start, run) = self.runs.range(..=place).next_back()?;
         let before = u32::try_from(place.bits() - start.bits()).ok()?;
         (before < run.fragments).then_some((run, before))
     }
 
-    /// The bytes of `place`, `fragments` long, are on their way with write `number`.
     pub(super) fn insert(&mut self, place: Place, fragments: u32, number: u64, data: SharedBytes) {
         if self.extend(place, fragments, number, &data) {
             return;
         }
-        self.runs.insert(place, Run { write: number, fragments, data });
+        self.runs.insert(place, InFlightRun { write: number, fragments, data });
         if number != NOT_SUBMITTED {
             self.by_write.entry(number).or_default().push(place);
         }
     }
 
-    /// Makes a block part of the run before it, if it goes with the same write. Inline log data is
-    /// by itself, for it is told of its write later.
+    /// Joins a block to the run before it. Inline log data stays separate, as its write is known
+    /// later.
     fn extend(&mut self, place: Place, fragments: u32, number: u64, data: &SharedBytes) -> bool {
         let Some((start, last)) = self.runs.range_mut(..=place).next_back() else { return false };
         let is_next = start.bits() + u64::from(last.fragments) == place.bits();
@@ -67,7 +63,7 @@ impl InFlight {
         true
     }
 
-    /// What was in the log so far goes with write `number`.
+    /// Notes the write that carries inline log data home.
     pub(super) fn submitted(&mut self, place: Place, number: u64) {
         if let Some(known) = self.runs.get_mut(&place) {
             known.write = number;
@@ -75,7 +71,7 @@ impl InFlight {
         }
     }
 
-    /// Every write up to `answered` is answered: the device has their bytes.
+    /// Drops all writes up to `answered`: the device has their bytes.
     pub(super) fn drop_answered(&mut self, answered: u64) {
         while let Some(entry) = self.by_write.first_entry()
             && *entry.key() <= answered
@@ -102,13 +98,12 @@ mod tests {
         Place::new(0, 1, fragment)
     }
 
-    /// Goal: neighbours become one run, and each is found and dropped as if it were alone. Method:
-    /// four blocks of one buffer in two writes; the second one was inline log data at first.
+    /// Goal: adjacent blocks of a write form one run, and are found and dropped like single blocks.
     #[test]
     fn blocks_side_by_side_are_one_run_of_each_write() {
         let buffer = SharedBytes::from(AlignedBuffer::zeroed(4 * BLOCK_BYTES));
         let data = |block: usize| buffer.slice(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES);
-        let mut in_flight = InFlight::default();
+        let mut in_flight = WritesInFlight::default();
         in_flight.insert(at(4), 4, NOT_SUBMITTED, data(1));
         assert_eq!(in_flight.write_of(at(4)), Some(NOT_SUBMITTED));
         for (block, write) in [(0, 7), (1, 7), (2, 7), (3, 8)] {
@@ -129,7 +124,7 @@ mod tests {
 
     #[test]
     fn blocks_of_other_memory_are_runs_of_their_own() {
-        let mut in_flight = InFlight::default();
+        let mut in_flight = WritesInFlight::default();
         for fragment in [0, 4] {
             in_flight.insert(at(fragment), 4, 7, AlignedBuffer::zeroed(BLOCK_BYTES).into());
         }

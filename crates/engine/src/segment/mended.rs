@@ -1,8 +1,6 @@
-//! Blocks that a read found bad on a member, and that were written again: they wait to be named by
-//! the files that have them.
-//!
-//! Not at once: who reads has the lock of a file, and a path takes those of directories. A job's
-//! turn names them (`jobs/mended.rs`).
+//! Blocks that were bad on a member and repaired by a read, until a job finds their paths
+//! (`jobs/mended.rs`). The reader cannot: it holds the lock of a file, and a path lookup needs
+//! those of directories.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,28 +10,26 @@ use format::ids::Place;
 use crate::error::FilePart;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Blocks that wait; more are counted alone.
+/// Blocks kept. Further ones are only counted.
 const WAITING_MAX: usize = 64;
-/// Files that `status` shows: the last.
+/// Files kept for `status`, the last ones.
 const NAMED_MAX: usize = 16;
 
-/// See the module's header.
 #[derive(Debug, Default)]
-pub(crate) struct Mended {
-    /// Whether anything was ever kept: of a pool that is well nobody takes the lock.
+pub(crate) struct RepairedBlocks {
+    /// Whether any block was kept: a healthy pool never takes the lock.
     is_used: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<RepairedBlocksState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RepairedBlocksState {
     waiting: VecDeque<Place>,
     unnamed: u64,
     named: VecDeque<FilePart>,
 }
 
-impl Mended {
-    /// Keeps the block at `place` until it is named.
+impl RepairedBlocks {
     pub(crate) fn note(&self, place: Place) {
         let mut state = self.state.lock();
         self.is_used.store(true, Ordering::Release);
@@ -47,17 +43,15 @@ impl Mended {
         }
     }
 
-    /// Takes the number of blocks that had no room to wait.
+    /// Returns and resets the count of blocks that were not kept.
     pub(crate) fn take_unnamed(&self) -> u64 {
         self.used().map_or(0, |mut state| std::mem::take(&mut state.unnamed))
     }
 
-    /// Takes the block that waits longest.
     pub(crate) fn next(&self) -> Option<Place> {
         self.used()?.waiting.pop_front()
     }
 
-    /// Keeps a file for `status`.
     pub(crate) fn name(&self, file: FilePart) {
         let named = &mut self.state.lock().named;
         named.retain(|other| *other != file);
@@ -67,12 +61,12 @@ impl Mended {
         }
     }
 
-    /// Returns the last files of which blocks were mended, the last first.
+    /// Returns the files, the newest first.
     pub(crate) fn named(&self) -> Vec<FilePart> {
         self.used().map_or_else(Vec::new, |state| state.named.iter().rev().cloned().collect())
     }
 
-    fn used(&self) -> Option<MutexGuard<'_, State>> {
+    fn used(&self) -> Option<MutexGuard<'_, RepairedBlocksState>> {
         self.is_used.load(Ordering::Acquire).then(|| self.state.lock())
     }
 }
@@ -83,10 +77,10 @@ mod tests {
 
     use super::*;
 
-    /// Goal: what is kept is bounded, each block waits once, and the last files are shown.
+    /// Goal: the queue is bounded, blocks are kept once, and the last files are shown.
     #[test]
     fn the_last_are_kept() {
-        let mended = Mended::default();
+        let mended = RepairedBlocks::default();
         for round in 0..2 {
             for number in 0..1000 {
                 mended.note(Place::from_bits(number));

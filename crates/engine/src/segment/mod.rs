@@ -1,27 +1,26 @@
-//! Open segments: file data gets its place as it arrives and is written in long sequential pieces.
+//! Open segments: file data gets its place on arrival and is written in long sequential runs.
 //!
-//! A block is given its place in the open segment at once (Shirriff, "Sawmill: A Logging File
-//! System for a High-Performance RAID Disk Array", 1995, section 5.2.2: on-the-fly layout). Until
-//! its partial segment is *sealed* it may be rewritten where it is; from then on it never changes.
-//! A partial segment is sealed when the segment is full, when somebody flushes, or when the log's
-//! tail must pass a block that is inline log data.
+//! A block gets a place in the open segment at once (Shirriff, "Sawmill: A Logging File System for
+//! a High-Performance RAID Disk Array", 1995, section 5.2.2: on-the-fly layout). Until its partial
+//! segment is *sealed* (fixed and submitted) the block may be rewritten in place. This happens when
+//! the segment is full, at a flush, or when the log's tail must pass inline log data in it.
 //!
-//! Each level has an open segment (`stream`), so that a segment holds what lasts alike.
+//! Each level ([`LifetimeLevel`](crate::alloc::LifetimeLevel)) has an open segment (`stream`), so
+//! that blocks of similar lifetime share segments.
 //!
 //! # Invariants
 //!
-//! - SG1: A sealed block never changes: a rewrite takes a new place.
+//! - SG1: A sealed block never changes: a rewrite takes another place.
 //! - SG2: A block is installed (its pointer committed) only with a transaction that depends on its
 //!   data write, or as inline log data.
-//! - SG3: A segment is given back to the allocator's candidates only when each of its blocks is
-//!   installed or dead and each of its writes is answered, so that no late write can land in space
-//!   that was used again.
+//! - SG3: A segment returns to the allocator only when each of its blocks is installed or dead and
+//!   each of its writes has ended, so that no late write hits reused space.
 //!
 //! # Concurrency
 //!
-//! One lock over the open segments, one in each block; both are leaves but for the allocator and
-//! the journal. Callers hold their vnode's lock. Blocks of a full segment are sealed with their own
-//! lock alone ([`Segments::seal_full`]).
+//! One lock for the open segments, and one in each block. Only locks of the allocator and the
+//! journal are below them. Callers hold their vnode's lock. Blocks of a full segment are sealed
+//! under their own locks alone ([`Segments::seal_full`]).
 
 mod after_crash;
 mod ahead;
@@ -34,11 +33,11 @@ mod stream;
 
 pub(crate) use after_crash::{LostBlock, read_segment, summarise_log_data};
 pub use ahead::ReadaheadCounts;
-pub(crate) use ahead::{Ahead, Begun, Looked};
+pub(crate) use ahead::{ReadaheadBuffer, ReadaheadLookup, ReadaheadStart};
 pub use cache::SegmentCacheCounts;
-pub(crate) use cache::{Nearby, SMALL_FILE_BYTES};
-pub(crate) use chunks::Fill;
-pub(crate) use stream::Origin;
+pub(crate) use cache::{SMALL_FILE_BYTES, SegmentCacheLookup};
+pub(crate) use chunks::ChunkFill;
+pub(crate) use stream::BlockOrigin;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -50,80 +49,74 @@ use format::page::PAGE_BYTES;
 use format::placement::Placement;
 use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
-use runtime::planted::{self, Planted};
+use runtime::{if_planted, planted};
 use storage::device::{AlignedBuffer, SharedBytes};
 
 use self::cache::SegmentCache;
-use self::in_flight::InFlight;
-use self::mended::Mended;
-use self::stream::Stream;
+use self::in_flight::WritesInFlight;
+use self::mended::RepairedBlocks;
+use self::stream::SegmentStream;
 use crate::alloc::{Extent, SegmentId, Urgency};
 use crate::buffer::corrupt;
 use crate::convert::{index_wide, narrow, wide};
 use crate::error::FsResult;
 use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard};
-use crate::usage::{Asker, Owners, Payer, Usage, accept_all};
+use crate::usage::{BlockAccounts, OwnerAccounts, SpaceRequest, Usage, accept_all};
 
-/// Most open segments, and as many for files with a placement: the one that was used least lately
-/// is finished before another is opened.
+/// Limit of open segments; the same again for files with a placement. Beyond it the least recently
+/// used segment is finished.
 const OPEN_SEGMENTS_MAX: usize = 8;
-/// Full segments that wait to be sealed by who has time: a writer who fills another seals the
-/// oldest.
+/// Full segments left to deferred work, beyond which writers seal.
 const FULL_SEGMENTS_MAX: usize = 2;
 /// Data writes that may be in flight before a writer waits.
 pub const WRITES_IN_FLIGHT_MAX: usize = 12;
 
-/// Whose block it is.
+/// The file block that a stored block belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockOwner {
     pub(crate) fileset: FilesetId,
     pub(crate) anode: AnodeNo,
     pub(crate) generation: Generation,
     pub(crate) index: u64,
-    /// Block size: binary logarithm.
+    /// Binary logarithm of the block size.
     pub(crate) block_shift: u8,
-    /// A directory that names the file: the allocation group follows it, if the policy has it so.
+    /// A parent directory, for the placement policy.
     pub(crate) directory: AnodeNo,
-    /// Which disk group the file prefers.
     pub(crate) placement: Placement,
 }
 
-/// What a file needs and has for a block beside the place of its fragments.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Claim {
-    /// Fragments that metadata may need when it is installed.
+pub(crate) struct BlockAccounting {
+    /// Fragments that its map update may need for metadata.
     pub(crate) extra_fragments: u64,
-    /// Fragments that it gives back for it, stored or reserved: not what clones hold too.
+    /// Fragments that its map update frees, not shared with snapshots.
     pub(crate) held_fragments: u64,
-    /// Fragments that the file counts for it already.
+    /// Fragments that the file counts already for the block's range.
     pub(crate) counted_fragments: u64,
-    /// Fragments that were accepted for what waits in its place.
+    /// Fragments accepted for the dirty block that it replaces.
     pub(crate) accepted_fragments: u64,
-    /// Where an earlier version of the block is, if there is one.
+    /// Place of the earlier version.
     pub(crate) previous: Option<Place>,
 }
 
-impl Claim {
-    /// Returns how urgent a block of `fragments` is.
-    fn urgency(self, origin: Origin, fragments: u32) -> Urgency {
+impl BlockAccounting {
+    fn urgency(self, origin: BlockOrigin, fragments: u32) -> Urgency {
         let is_held = self.extra_fragments == 0 && u64::from(fragments) <= self.held_fragments;
         match origin {
-            Origin::User if is_held => Urgency::Held,
-            Origin::User | Origin::Cleaner(_) => origin.urgency(),
+            BlockOrigin::User if is_held => Urgency::Held,
+            BlockOrigin::User | BlockOrigin::Cleaner(_) => origin.urgency(),
         }
     }
 }
 
-/// How far a block has come.
 #[derive(Debug)]
-enum Progress {
+enum BlockProgress {
     /// May be rewritten in place.
     Filling,
-    /// Never changes again; the pointer to it, and the data write it is part of (0: it is in the
-    /// log and is not yet written).
+    /// Immutable. `sequence` is that of the data write, or 0 while the block is only in the log.
     Sealed { pointer: BlockPointer, sequence: u64 },
-    /// Nobody needs it.
+    /// Rewritten elsewhere, or truncated.
     Dead,
 }
 
@@ -131,29 +124,26 @@ enum Progress {
 struct BlockState {
     data: SharedBytes,
     fragments: u32,
-    /// Fragments promised by the allocator for it, metadata included.
+    /// Fragments promised by the allocator, metadata included.
     promised: u64,
-    /// Fragments that the file counted for it when it was placed.
     counted: u64,
-    /// Bytes of the file once the last write into this block was done.
+    /// File size after the last write into this block.
     file_bytes: u64,
-    /// The birth that it had before it was moved; `None`: it gets one when it is sealed.
+    /// The birth of a moved block. Others get one when sealed.
     kept_birth: Option<Epoch>,
-    progress: Progress,
+    progress: BlockProgress,
 }
 
 impl BlockState {
-    /// QT2: returns what it adds to what the fileset references.
+    /// Returns the fragments that the block adds to the fileset's references (QT2).
     fn accepted(&self) -> u64 {
         self.accepted_with(0)
     }
 
-    /// Returns what it adds once it has `more` fragments.
     fn accepted_with(&self, more: u32) -> u64 {
         (u64::from(self.fragments) + u64::from(more)).saturating_sub(self.counted)
     }
 
-    /// Returns what is stored of the block.
     fn stored(&self, fragment_bytes: usize) -> SharedBytes {
         self.data.slice(0..fragment_bytes * crate::convert::index(self.fragments))
     }
@@ -164,27 +154,24 @@ impl BlockState {
 pub(crate) struct Block {
     pub(crate) place: Place,
     pub(crate) owner: BlockOwner,
-    origin: Origin,
+    origin: BlockOrigin,
     segment: SegmentId,
-    /// Where it counts until it is installed.
+    /// The fileset's account, which counts the block until its map update.
     usage: Arc<Usage>,
-    /// Owner, group and project of the file, where they are counted.
-    owners: Option<Owners>,
+    owners: Option<OwnerAccounts>,
     state: Mutex<BlockState>,
 }
 
 impl Block {
-    /// Returns whom it counts for besides the fileset.
-    pub(crate) fn owners(&self) -> Option<&Owners> {
+    pub(crate) fn owners(&self) -> Option<&OwnerAccounts> {
         self.owners.as_ref()
     }
 
-    /// Returns how many fragments were accepted for it beyond what its file had.
     pub(crate) fn accepted_fragments(&self) -> u64 {
         self.state.lock().accepted()
     }
 
-    /// QT2, QA2: counts so much of it no longer.
+    /// Takes `fragments` out of the accounts (QT2, QA2).
     fn give_back(&self, fragments: u64) {
         self.usage.give_back(fragments);
         for account in self.owners.iter().flat_map(|owners| owners.iter()) {
@@ -192,36 +179,30 @@ impl Block {
         }
     }
 
-    /// Returns the front of the block, at least what is stored of it; past its end it reads as
-    /// zeros.
+    /// Returns at least the stored part of the block. The rest of the block is zeros.
     pub(crate) fn data(&self) -> SharedBytes {
         self.state.lock().data.clone()
     }
 
-    /// Returns how many fragments of the data are stored.
     pub(crate) fn fragments(&self) -> u32 {
         self.state.lock().fragments
     }
 
-    /// Returns how many bytes the file had once the last write into this block was done.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.state.lock().file_bytes
     }
 
-    /// The file has `file_bytes` once the write that this block is part of is done.
     pub(crate) fn set_file_bytes(&self, file_bytes: u64) {
         self.state.lock().file_bytes = file_bytes;
     }
 
-    /// Returns the pointer to the block and its data write, once it is sealed.
     pub(crate) fn sealed(&self) -> Option<(BlockPointer, u64)> {
         match &self.state.lock().progress {
-            Progress::Sealed { pointer, sequence } => Some((*pointer, *sequence)),
-            Progress::Filling | Progress::Dead => None,
+            BlockProgress::Sealed { pointer, sequence } => Some((*pointer, *sequence)),
+            BlockProgress::Filling | BlockProgress::Dead => None,
         }
     }
 
-    /// Returns what the log says of the block when it is inline log data.
     pub(crate) fn log_data_owner(&self, pointer: &BlockPointer) -> LogDataOwner {
         LogDataOwner {
             fileset: self.owner.fileset,
@@ -233,81 +214,71 @@ impl Block {
         }
     }
 
-    /// Whether the block may still be rewritten in place.
     pub(crate) fn is_filling(&self) -> bool {
-        matches!(self.state.lock().progress, Progress::Filling)
+        matches!(self.state.lock().progress, BlockProgress::Filling)
     }
 }
 
-/// A segment that blocks are being written to.
 #[derive(Debug)]
 struct OpenSegment {
     id: SegmentId,
     incarnation: Epoch,
-    /// Where the next block goes, in fragments.
+    /// Offset of the next block, in fragments.
     cursor: u32,
-    /// Where the partial segment being filled begins.
+    /// Offset of the current partial segment.
     partial_start: u32,
-    /// Blocks of that partial segment, in order of place.
+    /// Blocks of the current partial segment, in order of place.
     blocks: Vec<Arc<Block>>,
     /// Offset of the last summary page plus one, and its checksum.
     previous_summary: (u32, u32),
-    /// Inline log data that goes home with it.
+    /// Inline log data written with the current partial segment.
     log_data: BTreeSet<crate::journal::LogDataId>,
-    /// When a block was placed in it last, counted in blocks.
+    /// Value of `placed` at the last use.
     used: u64,
 }
 
-/// A segment that takes no more blocks.
+/// A segment not yet returned to the allocator.
 #[derive(Debug)]
-struct Closing {
-    /// Blocks that are neither installed nor dead.
+struct ClosingSegment {
+    /// Blocks neither installed nor dead.
     outstanding: u64,
-    /// Last data write to it.
+    /// The last data write.
     last_sequence: u64,
-    /// Whether it takes no more blocks.
     is_closed: bool,
 }
 
 /// Fragments written to data segments since the open.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WriteCounts {
-    /// In blocks of users.
     pub(crate) user: u64,
-    /// In blocks that the cleaner moved.
+    /// Moved by the cleaner.
     pub(crate) moved: u64,
-    /// Altogether, with summaries.
+    /// Including summaries and padding.
     pub(crate) all: u64,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    open: BTreeMap<Stream, OpenSegment>,
-    /// Segments that take no more blocks and are not sealed, the oldest first.
+struct SegmentsState {
+    open: BTreeMap<SegmentStream, OpenSegment>,
+    /// Full segments to be sealed, the oldest first.
     full: VecDeque<OpenSegment>,
-    /// Blocks placed so far.
     placed: u64,
-    /// Every segment that is not yet back with the allocator.
-    segments: BTreeMap<SegmentId, Closing>,
-    /// Files with sealed blocks that wait to be installed.
+    /// Segments not yet returned to the allocator.
+    segments: BTreeMap<SegmentId, ClosingSegment>,
+    /// Files with sealed blocks that await their map update.
     to_install: BTreeSet<(FilesetId, AnodeNo)>,
-    /// Bytes of blocks whose write is not answered yet, by place, with the number of the write.
-    in_flight: InFlight,
+    in_flight: WritesInFlight,
     written: WriteCounts,
 }
 
-/// The open segments of a pool.
 #[derive(Debug)]
 pub(crate) struct Segments {
     store: Arc<Store>,
-    state: Mutex<State>,
-    /// Bytes of segments that are closed.
+    state: Mutex<SegmentsState>,
     pub(crate) cache: SegmentCache,
-    /// Bytes that were read before anybody asked for them.
-    pub(crate) ahead: Ahead,
-    /// Blocks that reads have mended.
-    pub(crate) mended: Mended,
-    /// Secret that seals summaries.
+    pub(crate) ahead: ReadaheadBuffer,
+    pub(crate) mended: RepairedBlocks,
+    /// Key of the checksums of summaries.
     secret: [u8; 16],
 }
 
@@ -315,8 +286,8 @@ impl Segments {
     pub(crate) fn new(store: Arc<Store>, secret: [u8; 16]) -> Segments {
         let cache_bytes = store.cache.limit_pages() * PAGE_BYTES;
         let cache = SegmentCache::new(store.geometry(), cache_bytes);
-        let ahead = Ahead::new(store.geometry(), cache_bytes);
-        let (state, mended) = (Mutex::new(State::default()), Mended::default());
+        let ahead = ReadaheadBuffer::new(store.geometry(), cache_bytes);
+        let (state, mended) = (Mutex::new(SegmentsState::default()), RepairedBlocks::default());
         Segments { store, state, cache, ahead, mended, secret }
     }
 
@@ -328,40 +299,39 @@ impl Segments {
         narrow(wide(bytes).div_ceil(self.store.geometry().fragment_bytes())).max(1)
     }
 
-    /// Gives a block a place. `data` begins as the block does and has all that is stored: its first
-    /// `length_bytes`, in whole fragments.
+    /// Places a block. `data` has its first `length_bytes`, padded to whole fragments.
     ///
     /// # Errors
     ///
-    /// [`crate::error::FsError::NoSpace`]; [`crate::error::FsError::QuotaExceeded`] by `payer`,
-    /// for whom the block counts until it is installed.
+    /// [`crate::error::FsError::NoSpace`], or [`crate::error::FsError::QuotaExceeded`] from
+    /// `payer`, whose accounts count the block until its map update.
     pub(crate) fn place(
         &self,
-        (origin, payer): (Origin, &Payer<'_>),
+        (origin, payer): (BlockOrigin, &BlockAccounts<'_>),
         owner: BlockOwner,
         data: SharedBytes,
         length_bytes: usize,
-        claim: Claim,
+        claim: BlockAccounting,
     ) -> FsResult<Arc<Block>> {
         let mut state = self.state.lock();
         self.place_counted(&mut state, (origin, payer), owner, data, length_bytes, claim)
     }
 
-    /// QT2: gives a block a place, and counts it.
+    /// Counts a block in the accounts (QT2), and places it.
     fn place_counted(
         &self,
-        state: &mut State,
-        (origin, payer): (Origin, &Payer<'_>),
+        state: &mut SegmentsState,
+        (origin, payer): (BlockOrigin, &BlockAccounts<'_>),
         owner: BlockOwner,
         data: SharedBytes,
         length_bytes: usize,
-        claim: Claim,
+        claim: BlockAccounting,
     ) -> FsResult<Arc<Block>> {
         let fragments = u64::from(self.fragments_for(length_bytes));
         let more = fragments.saturating_sub(claim.counted_fragments);
         let instead = claim.accepted_fragments;
         let usage = payer.usage;
-        usage.accept(more, instead, origin == Origin::User)?;
+        usage.accept(more, instead, origin == BlockOrigin::User)?;
         if let Some(owners) = &payer.owners
             && let Err(error) = accept_all(owners, (more, instead), payer.asker)
         {
@@ -372,7 +342,7 @@ impl Segments {
         if placed.is_err() {
             usage.accept(instead, more, false)?;
             if let Some(owners) = &payer.owners {
-                let back = Asker { may_be_refused: false, ..payer.asker };
+                let back = SpaceRequest { may_be_refused: false, ..payer.asker };
                 accept_all(owners, (instead, more), back)?;
             }
         }
@@ -381,12 +351,12 @@ impl Segments {
 
     fn place_in(
         &self,
-        state: &mut State,
-        (origin, payer): (Origin, &Payer<'_>),
+        state: &mut SegmentsState,
+        (origin, payer): (BlockOrigin, &BlockAccounts<'_>),
         owner: BlockOwner,
         data: SharedBytes,
         length_bytes: usize,
-        claim: Claim,
+        claim: BlockAccounting,
     ) -> FsResult<Arc<Block>> {
         let fragments = self.fragments_for(length_bytes);
         let promised = u64::from(fragments) + claim.extra_fragments;
@@ -417,7 +387,7 @@ impl Segments {
                 counted: claim.counted_fragments,
                 file_bytes: 0,
                 kept_birth: origin.kept_birth(),
-                progress: Progress::Filling,
+                progress: BlockProgress::Filling,
             }),
         });
         segment.cursor += fragments;
@@ -427,12 +397,12 @@ impl Segments {
         Ok(block)
     }
 
-    /// Returns the open segment, with room for `fragments` and the summary; opens one if need be.
+    /// Returns an open segment with room for a block and the summary.
     fn room<'s>(
         &self,
-        state: &'s mut State,
-        origin: Origin,
-        wanted: Stream,
+        state: &'s mut SegmentsState,
+        origin: BlockOrigin,
+        wanted: SegmentStream,
         fragments: u32,
     ) -> FsResult<&'s mut OpenSegment> {
         let is_full =
@@ -440,9 +410,9 @@ impl Segments {
         if is_full {
             let segment = state.open.remove(&wanted).expect("looked at it");
             match origin {
-                Origin::User => self.defer_sealing(state, segment),
-                // Nobody waits for the cleaner, and what it leaves would go to the device at once.
-                Origin::Cleaner(_) => self.finish(state, segment),
+                BlockOrigin::User => self.defer_sealing(state, segment),
+                // Nothing waits for the cleaner, and its data is due for the device anyway.
+                BlockOrigin::Cleaner(_) => self.finish(state, segment),
             }
         }
         let stream = if state.open.contains_key(&wanted) {
@@ -455,18 +425,22 @@ impl Segments {
         let segment = state.open.get_mut(&stream).expect("opened above");
         segment.used = placed;
         if !self.has_room(segment, fragments) {
-            // Creation keeps blocks well below segments: a superblock or an anode on disk is
-            // absurd.
+            // Pools have smaller blocks, so the superblock or an anode is damaged.
             let what = format!("a block of {fragments} fragments fits in no segment");
             return Err(corrupt(DefectCode::AN002.found(what)));
         }
         Ok(segment)
     }
 
-    fn enter(&self, state: &mut State, stream: Stream, (id, incarnation): (SegmentId, Epoch)) {
-        let closing = Closing { outstanding: 0, last_sequence: 0, is_closed: false };
+    fn enter(
+        &self,
+        state: &mut SegmentsState,
+        stream: SegmentStream,
+        (id, incarnation): (SegmentId, Epoch),
+    ) {
+        let closing = ClosingSegment { outstanding: 0, last_sequence: 0, is_closed: false };
         state.segments.insert(id, closing);
-        // SC1: before a block of it has a place.
+        // The caches must drop the segment's chunks before a block is placed (SC1).
         self.cache.opened(id);
         self.ahead.opened(id);
         self.store.alloc.set_level(id, stream.level);
@@ -483,8 +457,7 @@ impl Segments {
         state.open.insert(stream, segment);
     }
 
-    /// Finishes the open segment that was used least lately, of those that `may_end` says.
-    fn finish_oldest(&self, state: &mut State, may_end: impl Fn(&Stream) -> bool) {
+    fn finish_oldest(&self, state: &mut SegmentsState, may_end: impl Fn(&SegmentStream) -> bool) {
         let open = state.open.iter().filter(|(stream, _)| may_end(stream));
         let oldest = open.min_by_key(|(_, segment)| segment.used);
         let Some(stream) = oldest.map(|(stream, _)| *stream) else { return };
@@ -499,23 +472,22 @@ impl Segments {
     }
 
     fn has_room(&self, segment: &OpenSegment, fragments: u32) -> bool {
-        // A page is aligned to its own size.
+        // A page is aligned to its size.
         let page = self.store.geometry().page_fragments();
         let blocks_end = (segment.cursor + fragments).next_multiple_of(page);
         let summary = self.summary_fragments(segment.blocks.len() + 1);
         blocks_end + summary <= self.store.geometry().segment_fragments
     }
 
-    /// Seals what is left of a segment that takes no more blocks.
-    fn finish(&self, state: &mut State, mut segment: OpenSegment) {
+    /// Seals the rest of a segment that takes no more blocks.
+    fn finish(&self, state: &mut SegmentsState, mut segment: OpenSegment) {
         self.seal_partial(state, &mut segment);
         if let Some(closing) = state.segments.get_mut(&segment.id) {
             closing.is_closed = true;
         }
     }
 
-    /// Rewrites a block in place if it may still change and there is room. Returns whether it did;
-    /// if not, it needs a new place.
+    /// Rewrites an unsealed block in place, if it has room. Returns false if it was not rewritten.
     pub(crate) fn rewrite(
         &self,
         block: &Arc<Block>,
@@ -524,10 +496,10 @@ impl Segments {
     ) -> bool {
         let fragments = self.fragments_for(length_bytes);
         let mut state = self.state.lock();
-        // Held to the end: a block of a full segment may be sealed with this lock alone.
+        // Held to the end. No deadlock: `seal_full` holds no other lock with it.
         let mut block_state = block.state.lock();
-        let is_filling = matches!(block_state.progress, Progress::Filling);
-        if !is_filling && !planted::is(Planted::SealedBlockRewritten) {
+        let is_filling = matches!(block_state.progress, BlockProgress::Filling);
+        if !is_filling && !planted!(SealedBlockRewritten) {
             return false;
         }
         if fragments > block_state.fragments
@@ -541,16 +513,16 @@ impl Segments {
             block_state.data = whole.into();
         }
         change(block_state.data.make_mut());
-        // What was moved is another version from now on.
+        // A moved block that is rewritten becomes a different version.
         block_state.kept_birth = None;
         true
     }
 
-    /// Grows a block to `fragments` where it is: only the last of an open segment can. So a file
-    /// that is appended to piece by piece takes the room of its blocks once.
+    /// Grows the last block of an open segment in place, so that small appends use space for one
+    /// block only.
     fn extend(
         &self,
-        state: &mut State,
+        state: &mut SegmentsState,
         block: &Arc<Block>,
         block_state: &mut BlockState,
         fragments: u32,
@@ -567,13 +539,13 @@ impl Segments {
             return false;
         }
         if let Some(owners) = &block.owners {
-            // Refused, it is asked again as a new version of the block, and told.
+            // The caller then tries a new version of the block, which reports the refusal.
             if accept_all(owners, (after, before), self.store.asker(false)).is_err() {
                 block.usage.give_back(after - before);
                 return false;
             }
         }
-        // Refused, it may find room as a new version of what the file holds (G5).
+        // If refused, a new version of the block may still find space (G5).
         let own = block.usage.counts().kept;
         if self.store.alloc.promise(u64::from(more), Urgency::User, own).is_err() {
             block.give_back(after - before);
@@ -585,21 +557,20 @@ impl Segments {
         true
     }
 
-    /// Nobody needs the block any more: it was rewritten elsewhere, or cut off.
     pub(crate) fn kill(&self, block: &Arc<Block>) {
         if self.replaced(block) {
             block.give_back(block.accepted_fragments());
         }
     }
 
-    /// As [`Segments::kill`], of a block that another has replaced: what was accepted for it was
-    /// given back when that was placed. Returns whether it was alive.
+    /// Marks a replaced block as dead. Its accepted fragments are given back already. Returns
+    /// whether the block was alive.
     pub(crate) fn replaced(&self, block: &Arc<Block>) -> bool {
         let mut state = self.state.lock();
         let promised = {
             let mut block_state = block.state.lock();
-            let was_alive = !matches!(block_state.progress, Progress::Dead);
-            block_state.progress = Progress::Dead;
+            let was_alive = !matches!(block_state.progress, BlockProgress::Dead);
+            block_state.progress = BlockProgress::Dead;
             was_alive.then_some(block_state.promised)
         };
         if let Some(promised) = promised {
@@ -609,9 +580,8 @@ impl Segments {
         promised.is_some()
     }
 
-    /// The pointers of these blocks are in a map now, or pointers to so many fragments from their
-    /// fronts: their promises are used up but for what was kept for metadata. What was accepted for
-    /// them was given back by the change (QT3).
+    /// Removes mapped blocks, and releases the unused rest of their promises. The map update has
+    /// given back their accepted fragments (QT3).
     pub(crate) fn installed<'b>(&self, blocks: impl IntoIterator<Item = (&'b Arc<Block>, u32)>) {
         let mut state = self.state.lock();
         let mut rest = 0;
@@ -622,35 +592,29 @@ impl Segments {
         self.store.alloc.unpromise(rest);
     }
 
-    /// Returns bytes on their way to the disk, all those of `extent` among them, and how many of
-    /// them lie before these.
+    /// Returns the buffer of the write in flight that contains `extent`, and the offset in bytes.
     pub(crate) fn in_flight(&self, extent: Extent) -> Option<(SharedBytes, usize)> {
-        if planted::is(Planted::InFlightNotSeen) {
-            return None;
-        }
+        if_planted!(InFlightNotSeen, return None);
         let (data, before) = self.state.lock().in_flight.get(extent.place, extent.fragments)?;
         Some((data, crate::convert::index(before) << self.store.geometry().fragment_shift))
     }
 
-    /// Returns files whose sealed blocks wait to be installed, and forgets them.
     pub(crate) fn take_installable(&self) -> BTreeSet<(FilesetId, AnodeNo)> {
         std::mem::take(&mut self.state.lock().to_install)
     }
 
-    /// Whether files wait to have blocks installed.
     pub(crate) fn has_installable(&self) -> bool {
         !self.state.lock().to_install.is_empty()
     }
 
-    /// Waits until few enough writes are in flight, and tidies up behind those that were answered.
-    /// Called with no lock held.
+    /// Waits until few enough writes are in flight. Called without locks.
     pub(crate) fn throttle(&self) -> FsResult<()> {
         self.store.journal.wait_for_data(WRITES_IN_FLIGHT_MAX)?;
         self.tidy();
         Ok(())
     }
 
-    /// Drops the bytes of answered writes, and gives finished segments back (SG3).
+    /// Drops ended writes, and returns finished segments to the allocator (SG3).
     pub(crate) fn tidy(&self) {
         let answered = self.store.journal.data_answered();
         let mut state = self.state.lock();
@@ -671,37 +635,32 @@ impl Segments {
         }
     }
 
-    /// Returns how many blocks were placed.
     pub(crate) fn placed(&self) -> u64 {
         self.state.lock().placed
     }
 
-    /// Returns what was written so far.
     pub(crate) fn written(&self) -> WriteCounts {
         self.state.lock().written
     }
 
-    /// Identity of the pool.
     pub(crate) fn pool_id(&self) -> format::ids::PoolId {
         self.store.pool_id()
     }
 
-    /// Secret that seals summaries.
     pub(crate) fn secret(&self) -> &[u8; 16] {
         &self.secret
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SegmentsState> {
         self.state.lock()
     }
 
-    /// Returns the extent that a sealed block takes.
     pub(crate) fn extent(pointer: &BlockPointer) -> Extent {
         Extent { place: pointer.place, fragments: pointer.fragments }
     }
 }
 
-fn done_with(state: &mut State, block: &Arc<Block>) {
+fn done_with(state: &mut SegmentsState, block: &Arc<Block>) {
     let closing = state.segments.get_mut(&block.segment).expect("the block was outstanding");
     closing.outstanding -= 1;
 }

@@ -1,109 +1,98 @@
-//! Streams: which blocks go to one segment after the other.
+//! Streams: kinds of blocks, each with an open segment of its own.
 
 use format::ids::{Epoch, Place};
-use format::placement::Placement;
-use runtime::planted::{self, Planted};
 
-use super::{BlockOwner, OPEN_SEGMENTS_MAX, Segments, State};
-use crate::alloc::{Level, Preference, Urgency};
+use super::{BlockOwner, OPEN_SEGMENTS_MAX, Segments, SegmentsState};
+use crate::alloc::{LifetimeLevel, PlacementPreference, Urgency};
 use crate::error::{FsError, FsResult};
 
-/// Who has a block written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// A user.
+pub(crate) enum BlockOrigin {
     User,
-    /// The cleaner, who moves it: it keeps this birth.
+    /// A move by the cleaner, with the birth to keep.
     Cleaner(Epoch),
 }
 
-impl Origin {
-    /// Returns how urgent what it writes is.
+impl BlockOrigin {
     pub(super) fn urgency(self) -> Urgency {
         match self {
-            Origin::User => Urgency::User,
-            Origin::Cleaner(_) => Urgency::System,
+            BlockOrigin::User => Urgency::User,
+            BlockOrigin::Cleaner(_) => Urgency::System,
         }
     }
 
-    /// Returns the birth of a block that was there before.
     pub(super) fn kept_birth(self) -> Option<Epoch> {
         match self {
-            Origin::User => None,
-            Origin::Cleaner(birth) => Some(birth),
+            BlockOrigin::User => None,
+            BlockOrigin::Cleaner(birth) => Some(birth),
         }
     }
 
-    /// Returns the level of all that it writes where levels are not told apart.
-    fn plain(self) -> Level {
+    /// Returns one of two levels, where levels are not separated.
+    fn plain(self) -> LifetimeLevel {
         match self {
-            Origin::User => Level::FIRST,
-            Origin::Cleaner(_) => Level::MOVED,
+            BlockOrigin::User => LifetimeLevel::FIRST,
+            BlockOrigin::Cleaner(_) => LifetimeLevel::MOVED,
         }
     }
 
-    /// Returns the level of a block whose last version has level `before`, if it has one.
-    fn level_after(self, before: Option<Level>) -> Level {
+    fn level_after(self, before: Option<LifetimeLevel>) -> LifetimeLevel {
         let next = match self {
-            Origin::User => Level::risen,
-            Origin::Cleaner(_) => Level::sunk,
+            BlockOrigin::User => LifetimeLevel::risen,
+            BlockOrigin::Cleaner(_) => LifetimeLevel::sunk,
         };
         before.map_or(self.plain(), next)
     }
 }
 
-/// Blocks that go to one segment after the other.
+/// The key of an open segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Stream {
-    pub(super) level: Level,
-    /// The group in which they belong, if the policy has one.
+pub(super) struct SegmentStream {
+    pub(super) level: LifetimeLevel,
+    /// The group for its blocks, if the policy assigns one.
     pub(super) home: Option<u32>,
-    /// Which disk group, and which member of one, they should go to.
-    pub(super) preference: Preference,
+    /// Preferred disk group and round-robin member.
+    pub(super) preference: PlacementPreference,
 }
 
 impl Segments {
-    /// Returns where a block goes: among those that have lasted as long.
+    /// Returns the stream of a block, with blocks of similar lifetime.
     pub(super) fn stream_of(
         &self,
-        origin: Origin,
+        origin: BlockOrigin,
         owner: BlockOwner,
         previous: Option<Place>,
-    ) -> FsResult<Stream> {
+    ) -> FsResult<SegmentStream> {
         let alloc = &self.store.alloc;
         let home = alloc.home_group(owner.directory);
-        let is_planted = origin != Origin::User && planted::is(Planted::MovesForgetPlacement);
-        let placement = if is_planted { Placement::Any } else { owner.placement };
-        let preference = alloc.preference_of(owner.anode, placement);
+        let preference = alloc.preference_of(owner.anode, owner.placement);
         let level = origin.level_after(previous.map(|place| alloc.level_at(place)));
-        // Directories that keep together what is theirs have two streams each, and so has each
-        // turn and each placement; so have all while segments are scarce: a user takes nothing of
-        // what the cleaner needs to copy into.
-        let is_apart = home.is_some() || preference != Preference::default();
-        let is_plain = is_apart || (level > Level::FIRST && alloc.is_scarce()?);
-        Ok(Stream { level: if is_plain { origin.plain() } else { level }, home, preference })
+        // Two levels for streams with a home group, round-robin member or placement; and for all
+        // while segments are scarce, to leave the cleaner its own.
+        let is_apart = home.is_some() || preference != PlacementPreference::default();
+        let is_plain = is_apart || (level > LifetimeLevel::FIRST && alloc.is_scarce()?);
+        Ok(SegmentStream { level: if is_plain { origin.plain() } else { level }, home, preference })
     }
 
-    /// Opens a segment for `wanted`; returns that stream, or the one that has to do instead.
+    /// Opens a segment for `wanted`. Returns that stream, or a substitute.
     pub(super) fn open_stream(
         &self,
-        state: &mut State,
-        origin: Origin,
-        wanted: Stream,
+        state: &mut SegmentsState,
+        origin: BlockOrigin,
+        wanted: SegmentStream,
         fragments: u32,
-    ) -> FsResult<Stream> {
-        if origin != Origin::User
+    ) -> FsResult<SegmentStream> {
+        if origin != BlockOrigin::User
             && self.store.alloc.is_scarce()?
             && let Some(other) = self.other_with_room(state, origin, fragments)
         {
             return Ok(other);
         }
-        // Two of each turn: to close one for another would cost its rest for each file.
+        // At least two for each round-robin member, or files would close each other's segments.
         let turns = usize::from(self.store.alloc.turns());
-        // As many again may be open for files with a placement, so that these close none of those
-        // of others.
+        // Files with a placement have their own limit, and close no other segments.
         let is_like =
-            |stream: &Stream| stream.preference.is_placed() == wanted.preference.is_placed();
+            |stream: &SegmentStream| stream.preference.is_placed() == wanted.preference.is_placed();
         let like = state.open.keys().filter(|stream| is_like(stream)).count();
         if like >= OPEN_SEGMENTS_MAX.max(2 * turns) {
             self.finish_oldest(state, is_like);
@@ -114,7 +103,7 @@ impl Segments {
                 self.enter(state, wanted, opened);
                 Ok(wanted)
             }
-            // What is open elsewhere serves as well: a policy costs speed, never space.
+            // Use another open segment: a policy may cost speed, never space.
             Err(FsError::NoSpace) => {
                 self.other_with_room(state, origin, fragments).ok_or(FsError::NoSpace)
             }
@@ -122,11 +111,11 @@ impl Segments {
         }
     }
 
-    /// Seals what is open in the groups that `leaves` says, and puts nothing more there.
+    /// Finishes the open segments in groups that `leaves` selects.
     pub(crate) fn leave(&self, leaves: impl Fn(u32) -> bool) {
         let mut state = self.lock();
         let open = state.open.iter().filter(|(_, segment)| leaves(segment.id.group));
-        let streams: Vec<Stream> = open.map(|(stream, _)| *stream).collect();
+        let streams: Vec<SegmentStream> = open.map(|(stream, _)| *stream).collect();
         for stream in streams {
             if let Some(segment) = state.open.remove(&stream) {
                 self.finish(&mut state, segment);
@@ -134,10 +123,16 @@ impl Segments {
         }
     }
 
-    /// Returns another open stream with room for `fragments`: for a user's block one that the
-    /// cleaner does not need.
-    fn other_with_room(&self, state: &State, origin: Origin, fragments: u32) -> Option<Stream> {
-        let is_for = |stream: &Stream| (stream.level == Level::FIRST) == (origin == Origin::User);
+    /// Returns another open stream with room. Users' blocks and moves do not mix.
+    fn other_with_room(
+        &self,
+        state: &SegmentsState,
+        origin: BlockOrigin,
+        fragments: u32,
+    ) -> Option<SegmentStream> {
+        let is_for = |stream: &SegmentStream| {
+            (stream.level == LifetimeLevel::FIRST) == (origin == BlockOrigin::User)
+        };
         let mut open = state.open.iter();
         let found =
             open.find(|(stream, segment)| is_for(stream) && self.has_room(segment, fragments));

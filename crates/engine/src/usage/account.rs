@@ -1,47 +1,48 @@
-//! What one user, group or project has in a fileset, and how much it may have.
+//! The account of a user, group or project in a fileset, with its limits.
 //!
-//! The counts on disk lie in a record of the fileset's quotas and change in the transaction that
-//! changes an anode. These are the same in memory, with what was accepted and is in no map yet.
+//! The counts on disk are in a quota record, and change in one transaction with an anode. The
+//! counts in memory also include accepted blocks.
 //!
 //! # Invariants
 //!
-//! - QA1: `used` is the count on disk, as the transactions that have ended left it.
-//! - QA2: `accepted` is what waits beyond that: blocks until they are installed, and what changes
-//!   that are about to end were let in with. Nothing that was accepted is refused later.
-//! - QA3: A grace begins with what passes the soft limit, and ends with what goes back below it.
+//! - QA1: `used` equals the count on disk, with all transactions that have ended.
+//! - QA2: `accepted` is what dirty blocks, and admitted transactions that have not ended, will add.
+//!   Nothing accepted is refused later.
+//! - QA3: A grace period begins when the total passes the soft limit, and ends when it no longer
+//!   exceeds the limit.
 //!
 //! # Concurrency
 //!
-//! One lock for each account, under which nothing else is taken.
+//! One lock for each account, a leaf.
 //!
-//! Not here: who counts what, and the records (`fileset::quota`).
+//! Not here: the events counted, and the records (`fileset::quota`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use format::quota::{GRACE_SECONDS, QuotaKind, QuotaLimits, QuotaRecord};
-use runtime::planted::{self, Planted};
+use runtime::unless_planted;
 
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 
 /// The accounts of a file's owner, group and project.
-pub(crate) type Owners = Arc<[Arc<Account>; 3]>;
+pub(crate) type OwnerAccounts = Arc<[Arc<Account>; 3]>;
 
-/// What holds for all accounts of a fileset.
+/// Settings for all accounts of a fileset.
 #[derive(Debug)]
-pub(crate) struct Terms {
-    /// Whether all anodes are counted: before that nobody is refused.
+pub(crate) struct QuotaTerms {
+    /// Whether all anodes are counted. Until then nothing is refused.
     is_enforced: AtomicBool,
-    /// Seconds for which the soft limits of fragments and of inodes may be passed.
+    /// Grace periods in seconds, for fragments and inodes.
     graces: [AtomicU64; 2],
-    /// Whether a grace has begun or ended that no record says.
+    /// Whether a grace period has begun or ended since the records were written.
     has_stale: AtomicBool,
 }
 
-impl Default for Terms {
-    fn default() -> Terms {
-        Terms {
+impl Default for QuotaTerms {
+    fn default() -> QuotaTerms {
+        QuotaTerms {
             is_enforced: AtomicBool::new(false),
             graces: [AtomicU64::new(GRACE_SECONDS), AtomicU64::new(GRACE_SECONDS)],
             has_stale: AtomicBool::new(false),
@@ -49,7 +50,7 @@ impl Default for Terms {
     }
 }
 
-impl Terms {
+impl QuotaTerms {
     pub(crate) fn set(&self, is_enforced: bool, graces: [u64; 2]) {
         for (own, seconds) in self.graces.iter().zip(graces) {
             own.store(seconds, Ordering::Relaxed);
@@ -57,44 +58,43 @@ impl Terms {
         self.is_enforced.store(is_enforced, Ordering::Release);
     }
 
-    /// Whether a grace has begun or ended since this was asked last.
+    /// Returns and clears the flag of unwritten changes.
     pub(crate) fn take_stale(&self) -> bool {
         self.has_stale.swap(false, Ordering::AcqRel)
     }
 
-    /// Says so again: what was to be written was not.
+    /// Sets the flag again after a failed write.
     pub(crate) fn note_stale(&self) {
         self.has_stale.store(true, Ordering::Release);
     }
 
     fn is_enforced(&self) -> bool {
-        self.is_enforced.load(Ordering::Acquire) || planted::is(Planted::LimitsBeforeAllCounted)
+        self.is_enforced.load(Ordering::Acquire)
     }
 }
 
-/// Who asks for more.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker {
-    /// Whether he may be refused: a user who is not privileged.
+pub(crate) struct SpaceRequest {
+    /// False for privileged users.
     pub(crate) may_be_refused: bool,
     /// Seconds since 1970.
     pub(crate) now: u64,
 }
 
-/// What is counted of fragments, or of inodes.
+/// Counts and limits of fragments, or of inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counted {
+struct LimitedCount {
     used: u64,
     accepted: u64,
-    /// 0: no limit.
+    /// 0 without a limit.
     soft: u64,
-    /// 0: no limit.
+    /// 0 without a limit.
     hard: u64,
-    /// 0: the soft limit is not passed.
+    /// End of the grace period, in seconds since 1970. 0 below the soft limit.
     grace_end: u64,
 }
 
-impl Counted {
+impl LimitedCount {
     fn total(&self) -> u64 {
         self.used.saturating_add(self.accepted)
     }
@@ -109,56 +109,54 @@ impl Counted {
         self.soft > 0 && self.total() > self.soft
     }
 
-    /// QA3. Returns whether the grace begins or ends.
+    /// Begins or ends the grace period (QA3). Returns true if it did.
     fn note_grace(&mut self, now: u64, grace_seconds: u64) -> bool {
         let is_past = self.is_past_soft();
         if is_past == (self.grace_end > 0) {
             return false;
         }
-        // 1 at least: 0 says that there is none.
+        // At least 1, as 0 means no grace period.
         self.grace_end = if is_past { now.saturating_add(grace_seconds).max(1) } else { 0 };
         true
     }
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Of fragments, then of inodes.
-    counts: [Counted; 2],
-    /// Whether the record has other ends of graces.
+struct AccountState {
+    /// Fragments, then inodes.
+    counts: [LimitedCount; 2],
+    /// Whether limits or a grace period have changed since the record was written.
     is_stale: bool,
 }
 
-/// What a user, a group or a project has.
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) kind: QuotaKind,
     pub(crate) id: u32,
     /// Number of its record.
     pub(crate) record: u64,
-    terms: Arc<Terms>,
-    state: Mutex<State>,
+    terms: Arc<QuotaTerms>,
+    state: Mutex<AccountState>,
 }
 
-/// What an account has, and may have, in fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AccountFacts {
+pub(crate) struct AccountReport {
     pub(crate) kind: QuotaKind,
     pub(crate) id: u32,
-    /// Fragments, with what waits.
+    /// Fragments, dirty blocks included.
     pub(crate) fragments: u64,
     pub(crate) inodes: u64,
     pub(crate) limits: QuotaLimits,
 }
 
 impl Account {
-    pub(crate) fn new(record: &QuotaRecord, number: u64, terms: &Arc<Terms>) -> Account {
+    pub(crate) fn new(record: &QuotaRecord, number: u64, terms: &Arc<QuotaTerms>) -> Account {
         let account = Account {
             kind: record.kind,
             id: record.id,
             record: number,
             terms: Arc::clone(terms),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(AccountState::default()),
         };
         {
             let mut state = account.state.lock();
@@ -173,12 +171,12 @@ impl Account {
         account
     }
 
-    fn change<T>(&self, now: u64, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, now: u64, change: impl FnOnce(&mut AccountState) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state);
         if self.terms.is_enforced() {
             let graces = self.terms.graces.iter().map(|grace| grace.load(Ordering::Relaxed));
-            let State { counts, is_stale } = &mut *state;
+            let AccountState { counts, is_stale } = &mut *state;
             for (counted, grace) in counts.iter_mut().zip(graces) {
                 *is_stale |= counted.note_grace(now, grace);
             }
@@ -189,16 +187,16 @@ impl Account {
         result
     }
 
-    /// Counts `more` fragments in the place of `instead` that were accepted before, and inodes.
+    /// Accepts `more` fragments instead of `instead` that were accepted before, and inodes.
     ///
     /// # Errors
     ///
-    /// [`FsError::QuotaExceeded`] if that passes a limit: nothing is counted.
+    /// [`FsError::QuotaExceeded`] beyond a limit: nothing is counted.
     pub(crate) fn accept(
         &self,
         (more, instead): (u64, u64),
         inodes: u64,
-        asker: Asker,
+        asker: SpaceRequest,
     ) -> FsResult<()> {
         let is_held = asker.may_be_refused && self.id != 0 && self.terms.is_enforced();
         self.change(asker.now, |state| {
@@ -210,22 +208,19 @@ impl Account {
             if is_held && is_refused {
                 return Err(FsError::QuotaExceeded);
             }
-            if !planted::is(Planted::WaitingOfUserNotCounted) {
-                state.counts = counts;
-            }
+            unless_planted!(WaitingOfUserNotCounted, state.counts = counts);
             Ok(())
         })
     }
 
-    /// Counts no longer what was accepted.
     pub(crate) fn give_back(&self, fragments: u64, inodes: u64) {
         let mut state = self.state.lock();
-        let State { counts, is_stale } = &mut *state;
+        let AccountState { counts, is_stale } = &mut *state;
         for (counted, less) in counts.iter_mut().zip([fragments, inodes]) {
             counted.accepted = counted.accepted.saturating_sub(less);
-            // QA3: what goes may have been all that was past it.
+            // The total may no longer exceed the soft limit (QA3).
             let is_over = counted.grace_end > 0 && !counted.is_past_soft();
-            if is_over && !planted::is(Planted::GraceOutlivesUse) {
+            if is_over {
                 counted.grace_end = 0;
                 *is_stale = true;
                 self.terms.note_stale();
@@ -233,8 +228,7 @@ impl Account {
         }
     }
 
-    /// A transaction has ended that changed what the account has, and that `accepted` was counted
-    /// for.
+    /// Counts an ended transaction. `accepted` is what had been accepted for it.
     pub(crate) fn settle(&self, change: [i64; 2], accepted: [u64; 2], now: u64) {
         self.change(now, |state| {
             for ((counted, change), accepted) in state.counts.iter_mut().zip(change).zip(accepted) {
@@ -244,7 +238,7 @@ impl Account {
         });
     }
 
-    /// Sets the limits; graces begin and end as they say.
+    /// Sets the limits, and restarts grace periods.
     pub(crate) fn set_limits(&self, limits: &QuotaLimits, now: u64) {
         self.change(now, |state| {
             set(state, limits);
@@ -255,12 +249,11 @@ impl Account {
         });
     }
 
-    /// All anodes are counted: who is past a soft limit has from now on until the grace ends.
+    /// Begins the grace periods of accounts past a soft limit, once all anodes are counted.
     pub(crate) fn begin_graces(&self, now: u64) {
         self.change(now, |_| ());
     }
 
-    /// Nothing is counted any more.
     pub(crate) fn clear(&self) {
         let mut state = self.state.lock();
         for counted in &mut state.counts {
@@ -268,20 +261,19 @@ impl Account {
         }
     }
 
-    /// Returns the limits, with the ends of graces, that the record does not say; `None`: it does.
+    /// If the record is out of date, returns its new content and marks it as current.
     pub(crate) fn take_stale(&self) -> Option<QuotaLimits> {
         let mut state = self.state.lock();
         std::mem::take(&mut state.is_stale).then(|| limits_of(&state))
     }
 
-    /// The record was not written.
     pub(crate) fn note_stale(&self) {
         self.state.lock().is_stale = true;
     }
 
-    pub(crate) fn facts(&self) -> AccountFacts {
+    pub(crate) fn facts(&self) -> AccountReport {
         let state = self.state.lock();
-        AccountFacts {
+        AccountReport {
             kind: self.kind,
             id: self.id,
             fragments: state.counts[0].total(),
@@ -291,13 +283,13 @@ impl Account {
     }
 }
 
-fn set(state: &mut State, limits: &QuotaLimits) {
+fn set(state: &mut AccountState, limits: &QuotaLimits) {
     let [fragments, inodes] = &mut state.counts;
     (fragments.soft, fragments.hard) = (limits.fragments_soft, limits.fragments_hard);
     (inodes.soft, inodes.hard) = (limits.inodes_soft.into(), limits.inodes_hard.into());
 }
 
-fn limits_of(state: &State) -> QuotaLimits {
+fn limits_of(state: &AccountState) -> QuotaLimits {
     let [fragments, inodes] = &state.counts;
     let narrow = |limit: u64| u32::try_from(limit).unwrap_or(u32::MAX);
     QuotaLimits {
@@ -310,15 +302,19 @@ fn limits_of(state: &State) -> QuotaLimits {
     }
 }
 
-/// Counts blocks of a file with its owner, group and project, or with none of them.
+/// Accepts fragments in the accounts of owner, group and project, or in none.
 ///
 /// # Errors
 ///
 /// As [`Account::accept`].
-pub(crate) fn accept_all(owners: &Owners, fragments: (u64, u64), asker: Asker) -> FsResult<()> {
+pub(crate) fn accept_all(
+    owners: &OwnerAccounts,
+    fragments: (u64, u64),
+    asker: SpaceRequest,
+) -> FsResult<()> {
     for (index, account) in owners.iter().enumerate() {
         if let Err(error) = account.accept(fragments, 0, asker) {
-            let back = Asker { may_be_refused: false, now: asker.now };
+            let back = SpaceRequest { may_be_refused: false, now: asker.now };
             for account in &owners[..index] {
                 // Never refused.
                 let _ = account.accept((fragments.1, fragments.0), 0, back);
@@ -333,12 +329,12 @@ pub(crate) fn accept_all(owners: &Owners, fragments: (u64, u64), asker: Asker) -
 mod tests {
     use super::*;
 
-    const USER: Asker = Asker { may_be_refused: true, now: 1000 };
-    const LATER: Asker = Asker { may_be_refused: true, now: 1100 };
-    const ROOT: Asker = Asker { may_be_refused: false, now: 1000 };
+    const USER: SpaceRequest = SpaceRequest { may_be_refused: true, now: 1000 };
+    const LATER: SpaceRequest = SpaceRequest { may_be_refused: true, now: 1100 };
+    const ROOT: SpaceRequest = SpaceRequest { may_be_refused: false, now: 1000 };
 
     fn account(limits: QuotaLimits) -> Account {
-        let terms = Arc::new(Terms::default());
+        let terms = Arc::new(QuotaTerms::default());
         terms.set(true, [100, 100]);
         let record = QuotaRecord { kind: QuotaKind::User, id: 7, fragments: 0, inodes: 0, limits };
         Account::new(&record, 1, &terms)

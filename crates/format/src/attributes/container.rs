@@ -1,4 +1,4 @@
-//! What the pages of one container of extended attributes say together.
+//! Cross-page checks of one container of extended attributes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -6,21 +6,20 @@ use std::ops::Range;
 use super::{count, entries, is_value_page, next};
 use crate::page::PageBytes;
 
-/// What the pages of one container say, gathered page by page.
+/// Facts gathered from the pages of one container, page by page.
 #[derive(Default)]
 pub struct ContainerPages {
-    /// Entry pages, and the number of the next that each names.
+    /// Next page of each entry page.
     next: BTreeMap<u64, u64>,
-    /// Value pages, and the bytes in each.
+    /// Bytes in each value page.
     values: BTreeMap<u64, u32>,
-    /// Values that entries say are in value pages: bytes, and the pages.
+    /// Length and pages of each value outside its entry.
     wanted: Vec<(usize, Range<u64>)>,
     names: Vec<Vec<u8>>,
 }
 
 impl ContainerPages {
-    /// Adds page `index`, which has been verified for itself. The memory that this takes is at most
-    /// that of the names in the page, and of their heads.
+    /// Adds a verified page. Memory use is bounded by the names in it.
     pub fn add(&mut self, index: u64, page: &PageBytes) {
         if is_value_page(page) {
             self.values.insert(index, count(page));
@@ -35,14 +34,13 @@ impl ContainerPages {
         }
     }
 
-    /// Returns the bytes of a list of all names, each with the zero behind it.
+    /// Returns the length of a list of all names, each with a NUL.
     #[must_use]
     pub fn list_bytes(&self) -> usize {
         self.names.iter().map(|name| name.len() + 1).sum()
     }
 
-    /// Whether the entry pages are one chain from page 0 on, every value page is part of one value,
-    /// and no attribute is there twice: X2 and X3.
+    /// Whether X3 holds and names are unique (X2).
     #[must_use]
     pub fn add_up(&self) -> bool {
         let names: BTreeSet<&[u8]> = self.names.iter().map(Vec::as_slice).collect();

@@ -1,4 +1,4 @@
-//! What a fileset entry says of a move to another pool.
+//! State of a fileset that moves to another pool.
 
 use super::FilesetState;
 
@@ -6,58 +6,60 @@ const MOVE_LEAVING: u8 = 1;
 const MOVE_ARRIVING: u8 = 2;
 const MOVE_ARRIVED: u8 = 3;
 
-/// Names one move of a fileset: random, and not zero.
+/// Random identity of one move, not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoveToken(pub [u8; 16]);
 
-/// What a fileset is on its way to another pool.
+/// Progress of a move, as the fileset entry stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moving {
-    /// Of the pool that it is in: that other pool knows whether it is there. Nobody uses it.
+pub enum MoveState {
+    /// In the source pool, closed: only the target pool shows whether the fileset has arrived.
     Leaving {
-        /// Which move.
+        /// The move.
         token: MoveToken,
-        /// The other pool.
+        /// Target pool.
         to: [u8; 16],
     },
-    /// Of the pool that it goes to: what has come of it. Nobody uses it.
+    /// In the target pool, closed and incomplete.
     Arriving {
-        /// Which move.
+        /// The move.
         token: MoveToken,
     },
-    /// It is here, and in use. That other pool may not know yet.
+    /// In the target pool and in use. The source pool may not know.
     Arrived {
-        /// Which move.
+        /// The move.
         token: MoveToken,
-        /// The other pool.
+        /// Source pool.
         from: [u8; 16],
     },
 }
 
-impl Moving {
-    /// Returns which move.
+impl MoveState {
+    /// Returns the identity of the move.
     #[must_use]
     pub fn token(self) -> MoveToken {
         match self {
-            Moving::Leaving { token, .. }
-            | Moving::Arriving { token }
-            | Moving::Arrived { token, .. } => token,
+            MoveState::Leaving { token, .. }
+            | MoveState::Arriving { token }
+            | MoveState::Arrived { token, .. } => token,
         }
     }
 
-    /// Returns what an entry in `state` says with this code; `None`: it can't be so.
+    /// Decodes the field of an entry in `state`; outer `None` if invalid.
     pub(super) fn decode(
         code: u8,
         state: FilesetState,
         (token, other): ([u8; 16], [u8; 16]),
-    ) -> Option<Option<Moving>> {
+    ) -> Option<Option<MoveState>> {
         let token = MoveToken(token);
         let moving = match (code, state) {
             (0, _) => None,
-            (MOVE_LEAVING, FilesetState::Writable) => Some(Moving::Leaving { token, to: other }),
-            (MOVE_ARRIVED, FilesetState::Writable) => Some(Moving::Arrived { token, from: other }),
+            (MOVE_LEAVING, FilesetState::Writable) => Some(MoveState::Leaving { token, to: other }),
+            (MOVE_ARRIVED, FilesetState::Writable) => {
+                Some(MoveState::Arrived { token, from: other })
+            }
             (MOVE_ARRIVING, FilesetState::Writable | FilesetState::Receiving(_)) => {
-                Some(Moving::Arriving { token })
+                Some(MoveState::Arriving { token })
             }
             _ => return None,
         };
@@ -65,38 +67,40 @@ impl Moving {
         (moving.is_some() == is_named).then_some(moving)
     }
 
-    /// Returns the other pool, where it is said.
+    /// Returns the other pool, if stored.
     pub(super) fn other(self) -> Option<[u8; 16]> {
         match self {
-            Moving::Leaving { to: other, .. } | Moving::Arrived { from: other, .. } => Some(other),
-            Moving::Arriving { .. } => None,
+            MoveState::Leaving { to: other, .. } | MoveState::Arrived { from: other, .. } => {
+                Some(other)
+            }
+            MoveState::Arriving { .. } => None,
         }
     }
 
     pub(super) fn code(self) -> u8 {
         match self {
-            Moving::Leaving { .. } => MOVE_LEAVING,
-            Moving::Arriving { .. } => MOVE_ARRIVING,
-            Moving::Arrived { .. } => MOVE_ARRIVED,
+            MoveState::Leaving { .. } => MOVE_LEAVING,
+            MoveState::Arriving { .. } => MOVE_ARRIVING,
+            MoveState::Arrived { .. } => MOVE_ARRIVED,
         }
     }
 
-    /// Returns what it is, as people say it.
+    /// Returns the word in messages.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Moving::Leaving { .. } => "leaving",
-            Moving::Arriving { .. } => "arriving",
-            Moving::Arrived { .. } => "arrived",
+            MoveState::Leaving { .. } => "leaving",
+            MoveState::Arriving { .. } => "arriving",
+            MoveState::Arrived { .. } => "arrived",
         }
     }
 
-    /// Whether nobody may use it.
+    /// Whether the fileset is closed to use.
     #[must_use]
     pub fn is_closed(self) -> bool {
         match self {
-            Moving::Leaving { .. } | Moving::Arriving { .. } => true,
-            Moving::Arrived { .. } => false,
+            MoveState::Leaving { .. } | MoveState::Arriving { .. } => true,
+            MoveState::Arrived { .. } => false,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How large the parts of a pool are where nobody says.
+//! Default sizes of the parts of a pool.
 
 use super::{GROUP_BYTES_DEFAULT, JOURNAL_BYTES_DEFAULT, JOURNAL_BYTES_MIN, MIB};
 

@@ -1,31 +1,27 @@
-//! What disk groups can use of members that have become longer.
+//! Growth of disk groups onto longer members.
 //!
-//! Growth moves nothing. A disk group keeps the allocation groups that it has, with their numbers
-//! and their places, the last of them becomes as long as the others if it was shorter, and new ones
-//! come behind it. So a disk group grows as far as its range of numbers can: up to the next range
-//! (DG1), and to what the group table has room for.
+//! Groups keep their numbers and places. A short last group is lengthened, and more groups follow
+//! it. The limits are the next range of numbers (DG1) and the group table.
 
-use super::{Geometry, PAGE, SUPERBLOCK_AREA_BYTES};
-use crate::disk_group::{DiskGroup, LAST_SEGMENTS_MIN};
+use super::{Geometry, LAST_SEGMENTS_MIN, PAGE, SUPERBLOCK_AREA_BYTES};
 
-/// Why a disk group does not use all of its members.
+/// Reason why a disk group leaves a part of its members unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrowthLimit {
-    /// The numbers behind its allocation groups are those of this disk group.
+    /// The next numbers belong to another disk group.
     Range {
-        /// Its number.
+        /// Number of the other disk group.
         disk_group: u8,
     },
-    /// The group table, or the space of a pool, has no room for more allocation groups.
+    /// The group table, or the space of a pool, is full.
     Table,
-    /// Its members have ranges of their own, one behind the other.
+    /// The members of a round-robin have adjacent ranges.
     Lanes,
 }
 
 impl Geometry {
-    /// Returns what the geometry is when the main disk group uses `member_bytes` of each of its
-    /// members, or as much of that as there is room for, and why not all. It never uses less than
-    /// it does.
+    /// Returns the geometry with the main disk group grown to `member_bytes` of each member, never
+    /// smaller, and the reason for using less than all.
     #[must_use]
     pub fn grown(&self, member_bytes: u64) -> (Geometry, Option<GrowthLimit>) {
         let wanted = (member_bytes / PAGE * PAGE).max(self.member_bytes());
@@ -33,7 +29,7 @@ impl Geometry {
             Some(shape) => self.striped_bytes(wanted, self.groups_offset, shape),
             None => wanted,
         };
-        let (end, limit) = self.numbers_until(None, self.main_numbers().end);
+        let (end, limit) = self.numbers_until(None, self.group_layout().main_numbers().end);
         let numbers = end.saturating_sub(self.main_first);
         let ceiling = self
             .groups_offset
@@ -57,72 +53,40 @@ impl Geometry {
         (grown, limit)
     }
 
-    /// Returns how much of each member a disk group that was added uses if each has `member_bytes`,
-    /// and why not all of that. It never uses less than it does.
-    #[must_use]
-    pub fn grown_added(&self, group: &DiskGroup, member_bytes: u64) -> (u64, Option<GrowthLimit>) {
-        let narrower = usize::from(self.is_reshaped(group.number));
-        let stripe = group.layout.stripe(group.slots.len() - narrower);
-        let offset = self.offset_in(group);
-        let range =
-            |bytes| self.range_on((group.number, group.first_group), (offset, bytes), stripe);
-        let wanted = member_bytes / PAGE * PAGE;
-        let (Some(now), Some(whole)) = (range(group.member_bytes), range(wanted)) else {
-            return (group.member_bytes, None);
-        };
-        let (room, limit) = if group.layout.lanes(group.slots.len()) > 1 {
-            (now.count, GrowthLimit::Lanes)
-        } else {
-            let (end, limit) = self.numbers_until(Some(group.number), now.numbers().end);
-            (end.saturating_sub(group.first_group + now.kept_behind()), limit)
-        };
-        if whole.count <= room {
-            return (wanted.max(group.member_bytes), None);
-        }
-        let bytes = u64::from(room).saturating_mul(self.group_bytes());
-        let used = stripe.map_or(bytes, |shape| {
-            shape.rows_of_bytes(bytes, self.segment_bytes()) << shape.unit_shift
-        });
-        let ends = offset + 2 * SUPERBLOCK_AREA_BYTES;
-        (used.saturating_add(ends).max(group.member_bytes), Some(limit))
-    }
-
-    /// Returns up to which number of an allocation group a disk group whose own end at `from` can
-    /// have them, and what is there.
-    fn numbers_until(&self, own: Option<u8>, from: u32) -> (u32, GrowthLimit) {
+    /// Returns the bound on the group numbers of a disk group that ends at `from`, and the reason.
+    pub(crate) fn numbers_until(&self, own: Option<u8>, from: u32) -> (u32, GrowthLimit) {
         let others = self.added.iter().filter(|range| Some(range.disk_group) != own);
         let others = others.map(|range| (range.first, range.disk_group));
         let main = own.map(|_| (self.main_first, self.main));
         let next = others.chain(main).filter(|(first, _)| *first >= from).min();
-        let end = u32::try_from(self.group_numbers_max()).unwrap_or(u32::MAX);
+        let end = u32::try_from(self.group_layout().group_numbers_max()).unwrap_or(u32::MAX);
         match next.filter(|(first, _)| *first < end) {
             Some((first, disk_group)) => (first, GrowthLimit::Range { disk_group }),
             None => (end, GrowthLimit::Table),
         }
     }
 
-    /// Returns the bytes of an allocation group that is as long as it can be.
+    /// Returns the bytes of a full group.
     #[must_use]
     pub fn group_bytes(&self) -> u64 {
         u64::from(self.group_fragments) << self.fragment_shift
     }
 
-    /// Returns how many allocation groups `bytes` have room for. A last one that is too short for
-    /// its own front and a few segments is not made.
+    /// Returns the number of groups in `bytes`, without a last one too short for its front.
     pub(super) fn groups_in(&self, bytes: u64) -> u64 {
         let segments = bytes / self.segment_bytes().max(1);
         let of_group = u64::from(self.group_fragments / self.segment_fragments.max(1)).max(1);
         segments / of_group + u64::from(segments % of_group >= LAST_SEGMENTS_MIN)
     }
 
-    /// Returns how many fragments all allocation groups have.
+    /// Returns the fragments of all groups.
     #[must_use]
     pub fn fragments_in_all(&self) -> u64 {
-        self.groups().map(|group| u64::from(self.fragments_of(group))).sum()
+        self.group_layout().groups().map(|group| u64::from(self.fragments_of(group))).sum()
     }
 
-    /// Whether group `number` can have had `fragments` at some time: as many as it has, or fewer
-    /// while it was the last of its disk group. Its descriptor may say so until it is used again.
+    /// Whether a descriptor may have `fragments`: the length of the group, or a shorter one from
+    /// before growth.
     #[must_use]
     pub fn can_have_had(&self, number: u32, fragments: u32) -> bool {
         let least = u32::try_from(LAST_SEGMENTS_MIN).unwrap_or(u32::MAX);
@@ -139,7 +103,7 @@ mod tests {
     use super::super::tests::options;
     use super::super::{GeometryOptions, POOL_BYTES_MIN};
     use super::*;
-    use crate::disk_group::{ADDED_GROUPS_OFFSET, DiskGroupState, Roles};
+    use crate::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupRoles, DiskGroupState};
     use crate::members::Layout;
     use crate::slots::Slots;
     use crate::stripes::StripeShape;
@@ -155,8 +119,7 @@ mod tests {
         }
     }
 
-    /// Goal: what was there keeps its place and its number, whatever the lengths are; nothing but
-    /// the last group becomes longer, and a second growth gives what one would have given.
+    /// Goal: growth keeps places and lengthens only the last group, and two steps equal one.
     #[test]
     fn what_was_there_stays_where_it_was() {
         for before in [POOL_BYTES_MIN, 10 * MIB, 10 * MIB + 12_345, 11 * MIB + 4096] {
@@ -187,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Goal: in stripes too, and as a pool that is made so long has it.
+    /// Goal: growth in stripes equals creation at that length.
     #[test]
     fn pools_in_stripes_grow_by_whole_rows() {
         for (members, has_parity) in [(3, true), (5, true), (2, false), (4, false)] {
@@ -206,20 +169,24 @@ mod tests {
         }
     }
 
-    /// Goal: a disk group grows up to the next one, and to the end of the group table, and says
-    /// which of them it was.
+    /// Goal: growth ends at the next disk group or the end of the table.
     #[test]
     fn growth_ends_where_numbers_do() {
         let mut geometry = Geometry::plan(&small(10 * MIB)).expect("it fits");
         let (all, limit) = geometry.grown(1 << 40);
         assert_eq!((all.verify(), limit), (Ok(()), Some(GrowthLimit::Table)));
-        assert_eq!(u64::from(all.group_count), geometry.group_numbers_max());
+        assert_eq!(u64::from(all.group_count), geometry.group_layout().group_numbers_max());
         let mut added = Vec::new();
         for number in 1..=2 {
             let slots = Slots::from(usize::from(number)..usize::from(number) + 1);
-            let plan = geometry.plan_added(number, (Layout::Single, Roles::DATA), slots, 11 * MIB);
+            let plan = geometry.group_layout().plan_added(
+                number,
+                (Layout::Single, DiskGroupRoles::DATA),
+                slots,
+                11 * MIB,
+            );
             let plan = DiskGroup { state: DiskGroupState::Online, ..plan.expect("it fits") };
-            let range = geometry.range_on(
+            let range = geometry.group_layout().range_on(
                 (number, plan.first_group),
                 (ADDED_GROUPS_OFFSET, plan.member_bytes),
                 None,
@@ -234,10 +201,10 @@ mod tests {
         assert!(first.group_count <= added[0].first_group);
 
         let regrown = |geometry: &Geometry, at: usize, bytes| {
-            let (used, limit) = geometry.grown_added(&added[at], bytes);
+            let (used, limit) = geometry.group_layout().grown_added(&added[at], bytes);
             let mut after = geometry.clone();
             let group = &added[at];
-            let range = geometry.range_on(
+            let range = geometry.group_layout().range_on(
                 (group.number, group.first_group),
                 (ADDED_GROUPS_OFFSET, used),
                 None,
@@ -250,29 +217,34 @@ mod tests {
         assert_eq!(one.verify(), Ok(()), "{one:?}");
         let (two, _, limit) = regrown(&geometry, 1, 1 << 40);
         assert_eq!((two.verify(), limit), (Ok(()), Some(GrowthLimit::Table)));
-        assert_eq!(u64::from(two.group_numbers()), geometry.group_numbers_max());
+        assert_eq!(
+            u64::from(two.group_layout().group_numbers()),
+            geometry.group_layout().group_numbers_max()
+        );
         let (some, used, limit) = regrown(&geometry, 1, 20 * MIB + 5);
         assert_eq!((some.verify(), used, limit), (Ok(()), 20 * MIB, None));
-        assert_eq!(geometry.grown_added(&added[1], MIB), (added[1].member_bytes, None));
+        assert_eq!(
+            geometry.group_layout().grown_added(&added[1], MIB),
+            (added[1].member_bytes, None)
+        );
     }
 
-    /// Goal: the ranges of a round-robin's members stay apart: only their last groups become
-    /// longer.
+    /// Goal: when a round-robin grows, its ranges do not overlap.
     #[test]
     fn a_round_robin_grows_to_whole_groups_alone() {
         let mut geometry = Geometry::plan(&small(10 * MIB)).expect("it fits");
-        let plan = geometry.plan_added(
+        let plan = geometry.group_layout().plan_added(
             1,
-            (Layout::RoundRobin, Roles::DATA),
+            (Layout::RoundRobin, DiskGroupRoles::DATA),
             (1..3).into(),
             11 * MIB + MIB / 4,
         );
         let plan = DiskGroup { state: DiskGroupState::Online, ..plan.expect("it fits") };
-        let (used, limit) = geometry.grown_added(&plan, 64 * MIB);
+        let (used, limit) = geometry.group_layout().grown_added(&plan, 64 * MIB);
         assert_eq!(limit, Some(GrowthLimit::Lanes));
-        let before = geometry.ranges_of(&plan, 2).expect("two");
+        let before = geometry.group_layout().ranges_of(&plan, 2).expect("two");
         let longer = DiskGroup { member_bytes: used, ..plan };
-        geometry.added = geometry.ranges_of(&longer, 2).expect("two");
+        geometry.added = geometry.group_layout().ranges_of(&longer, 2).expect("two");
         assert_eq!(geometry.verify(), Ok(()));
         for (before, after) in before.iter().zip(&geometry.added) {
             assert_eq!(before.numbers(), after.numbers());

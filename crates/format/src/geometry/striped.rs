@@ -1,38 +1,36 @@
-//! What stripes change of where the parts of a pool lie: how long it is, how long segments are, and
-//! where their metadata pages can be. Without stripes: nothing.
+//! Geometry with stripes: lengths of pool and segments, and pages in metadata segments.
 
 use std::ops::Range;
 
 use super::{
-    Beside, Geometry, GeometryError, GeometryOptions, MIB, PAGE, PAGE_SHIFT, SEGMENT_BYTES_MAX,
-    SUPERBLOCK_AREA_BYTES, default_group_bytes, default_journal_bytes,
+    AdditionalDiskGroups, Geometry, GeometryError, GeometryOptions, MIB, PAGE, PAGE_SHIFT,
+    SEGMENT_BYTES_MAX, SUPERBLOCK_AREA_BYTES, default_group_bytes, default_journal_bytes,
 };
 use crate::ids::Place;
-use crate::stripes::{StripeShape, StripeWidth, Stripes, Without};
+use crate::stripes::{ExcludedMembers, StripeShape, StripeWidth, Stripes};
 
 impl Geometry {
-    /// Lays out a pool in stripes of `shape`, on members of which the smallest has
-    /// `options.device_bytes`.
+    /// Lays out a pool in stripes of `shape`, on members of `options.device_bytes` or more.
     ///
     /// # Errors
     ///
-    /// See [`GeometryError`].
+    /// [`GeometryError`] for unusable options.
     pub fn plan_striped(
         options: &GeometryOptions,
         shape: StripeShape,
     ) -> Result<Geometry, GeometryError> {
-        Geometry::plan_striped_beside(options, shape, &Beside::default())
+        Geometry::plan_striped_beside(options, shape, &AdditionalDiskGroups::default())
     }
 
-    /// The same of the first disk group of a pool that is made with others beside it.
+    /// Lays out a striped first disk group beside others.
     ///
     /// # Errors
     ///
-    /// See [`GeometryError`].
+    /// [`GeometryError`] for unusable options.
     pub fn plan_striped_beside(
         options: &GeometryOptions,
         shape: StripeShape,
-        beside: &Beside,
+        beside: &AdditionalDiskGroups,
     ) -> Result<Geometry, GeometryError> {
         let member_bytes = options.device_bytes / PAGE * PAGE;
         let too_small = || GeometryError::TooSmall { bytes: options.device_bytes };
@@ -44,25 +42,23 @@ impl Geometry {
         let segment_bytes = planned.segment_bytes();
         let ends = planned.groups_offset + 2 * SUPERBLOCK_AREA_BYTES;
         let mut rows = member_bytes.checked_sub(ends).ok_or_else(too_small)? >> shape.unit_shift;
-        // The regions of a smaller pool are as long or shorter; what they are rounded to may take a
-        // few rows more.
+        // Rounding may need more rows than there are: reduce them until the pool fits.
         loop {
             wanted.device_bytes = ends + shape.bytes_of_rows(rows, segment_bytes);
             let planned = Geometry::plan_with(&wanted, (Some(width), Some(shape)), beside.bytes)?;
             if planned.member_bytes() <= member_bytes {
-                // Its own regions may be shorter, and leave room for a segment more.
+                // Smaller fixed regions may leave room for one more segment.
                 return Ok(planned.grown(member_bytes).0);
             }
             rows = rows.checked_sub(1).ok_or_else(too_small)?;
         }
     }
 
-    /// Returns what a first disk group of `first_bytes` is laid out by where segments are whole
-    /// stripes of `width`.
+    /// Returns the options for segments of whole stripes of `width`.
     pub(super) fn options_in_stripes(
         options: &GeometryOptions,
         (width, first_bytes): (StripeWidth, u64),
-        beside: &Beside,
+        beside: &AdditionalDiskGroups,
     ) -> Result<GeometryOptions, GeometryError> {
         if options.fragment_bytes != 4096 {
             let rule = "a pool in stripes has fragments of 4096 bytes";
@@ -86,8 +82,7 @@ impl Geometry {
         })
     }
 
-    /// Checks what says how long segments are, and names what is wrong: with that alone it is known
-    /// how much a disk group in stripes has.
+    /// Checks the fields for the segment length, before any use of it, and names the one at fault.
     pub(crate) fn verify_segments(&self) -> Result<(), &'static str> {
         let checks = [
             ((10..=12).contains(&self.fragment_shift), "fragment_shift"),
@@ -98,8 +93,8 @@ impl Geometry {
         wrong.map_or(Ok(()), |(_, field)| Err(field))
     }
 
-    /// A segment of fragments that are pages has an even number of them, so that stripes can have
-    /// their second copies in its second half. Other segments are a power of two.
+    /// Whether the segment length is valid: with fragments of a page even, for the two copies in
+    /// stripes; else a power of two.
     pub(super) fn has_whole_segments(&self) -> bool {
         if self.fragment_shift == PAGE_SHIFT {
             return self.segment_fragments.is_multiple_of(2);
@@ -107,19 +102,19 @@ impl Geometry {
         self.segment_fragments.is_power_of_two()
     }
 
-    /// Whether a disk group in stripes can be part of this pool: its fragments are pages.
+    /// Whether the pool can have striped disk groups: its fragments are pages.
     #[must_use]
     pub fn can_have_stripes(&self) -> bool {
         self.fragment_shift == PAGE_SHIFT
     }
 
-    /// Whether a disk group of the pool lies in stripes.
+    /// Whether a disk group is in stripes.
     #[must_use]
     pub fn has_stripes(&self) -> bool {
         self.main_stripe.is_some() || self.added.iter().any(|range| range.stripe.is_some())
     }
 
-    /// Returns how many bytes the pool uses of each member.
+    /// Returns the bytes used of each member of the main disk group.
     #[must_use]
     pub fn member_bytes(&self) -> u64 {
         let Some(shape) = self.main_stripe else { return self.device_bytes };
@@ -129,15 +124,13 @@ impl Geometry {
         ends.saturating_add(rows << shape.unit_shift)
     }
 
-    /// The main disk group has `bytes` of segments from now on, and ends where those do in stripes
-    /// of `shape`.
+    /// Sets the stripes and the length of the main disk group.
     pub(crate) fn reshape_main(&mut self, shape: StripeShape, bytes: u64) {
         self.main_stripe = Some(shape);
         self.device_bytes = self.groups_offset + bytes + 2 * SUPERBLOCK_AREA_BYTES;
     }
 
-    /// Returns the bytes of a disk group in stripes of `shape`, whose groups begin at
-    /// `groups_offset` and that uses `member_bytes` of each member.
+    /// Returns the bytes of a striped disk group on `member_bytes` of each member.
     #[must_use]
     pub fn striped_bytes(&self, member_bytes: u64, groups_offset: u64, shape: StripeShape) -> u64 {
         let ends = groups_offset.saturating_add(2 * SUPERBLOCK_AREA_BYTES);
@@ -145,7 +138,7 @@ impl Geometry {
         ends.saturating_add(shape.bytes_of_rows(rows, self.segment_bytes()))
     }
 
-    /// Returns where groups of the main disk group lie on members; `None`: where the pool says.
+    /// Returns the stripe mapping of the main disk group, if it is striped.
     #[must_use]
     pub fn stripes(&self) -> Option<Stripes> {
         let shape = self.main_stripe?;
@@ -154,19 +147,20 @@ impl Geometry {
             shape,
             groups_offset: self.groups_offset,
             segment_bytes,
-            without: Without::NONE,
+            without: ExcludedMembers::NONE,
         })
     }
 
-    /// Returns what partial segments in `group` end with a multiple of, in fragments: a stripe, or
-    /// a page. The last of a segment may end sooner, with it.
+    /// Returns the alignment of partial segment ends in fragments: a stripe, or a page.
     #[must_use]
     pub fn stripe_fragments(&self, group: u32) -> u32 {
-        let Some(shape) = self.stripe_of(group) else { return self.page_fragments() };
+        let Some(shape) = self.group_layout().stripe_of(group) else {
+            return self.page_fragments();
+        };
         let own = shape.data_bytes() >> self.fragment_shift;
-        // While it is reshaped a segment may be moved between two partial ones: each ends where a
-        // stripe of either width does.
-        let is_moved = self.disk_group_of(group).is_some_and(|number| self.is_reshaped(number));
+        // A reshape may move the segment before the end is used, so it must align in both widths.
+        let is_moved =
+            self.group_layout().disk_group_of(group).is_some_and(|number| self.is_reshaped(number));
         let both = match is_moved {
             true => {
                 let wide = shape.wider().data_bytes() >> self.fragment_shift;
@@ -177,14 +171,13 @@ impl Geometry {
         u32::try_from(both).unwrap_or(u32::MAX).min(self.segment_fragments)
     }
 
-    /// Returns where the stripe of a segment in `group` ends that fragment `at` of the segment is
-    /// in, or in front of which it is.
+    /// Returns the first stripe end at or behind fragment `at` of a segment.
     #[must_use]
     pub fn stripe_end(&self, group: u32, at: u32) -> u32 {
         at.next_multiple_of(self.stripe_fragments(group)).min(self.segment_fragments.max(at))
     }
 
-    /// Returns the bytes of the whole stripes that a range of a segment in `group` lies in.
+    /// Returns the bytes of the whole stripes around `range` of a segment.
     #[must_use]
     pub fn stripes_around(&self, group: u32, range: &Range<u64>) -> Range<u64> {
         let stripe = u64::from(self.stripe_fragments(group)) << self.fragment_shift;
@@ -192,34 +185,29 @@ impl Geometry {
         range.start / stripe.max(1) * stripe..end.min(self.segment_bytes())
     }
 
-    /// Returns how many fragments at the start of a metadata segment of `group` can be pages: all;
-    /// in stripes those that two copies have room for.
+    /// Returns the fragments of a metadata segment for pages: in stripes half, for two copies.
     #[must_use]
     pub fn metadata_fragments(&self, group: u32) -> u32 {
-        self.pages_of_segment(self.stripe_of(group)) * self.page_fragments()
+        self.pages_of_segment(self.group_layout().stripe_of(group)) * self.page_fragments()
     }
 
-    /// Returns how many pages a metadata segment can have that lies in stripes of `stripe`, or in
-    /// none.
     pub(super) fn pages_of_segment(&self, stripe: Option<StripeShape>) -> u32 {
         let pages = self.segment_fragments / self.page_fragments();
         if stripe.is_some() { pages / 2 } else { pages }
     }
 
-    /// Returns the fragments of a metadata segment of `group` that nothing can have.
+    /// Returns the unusable fragments of a metadata segment.
     #[must_use]
     pub fn metadata_gap(&self, group: u32) -> u32 {
         self.segment_fragments - self.metadata_fragments(group)
     }
 
-    /// Returns how many pages a metadata segment of `group` can have.
+    /// Returns the pages of a metadata segment of `group`.
     #[must_use]
     pub fn metadata_pages(&self, group: u32) -> u32 {
-        self.pages_of_segment(self.stripe_of(group))
+        self.pages_of_segment(self.group_layout().stripe_of(group))
     }
 
-    /// Returns the first fragment of page `index` of `group`, of those that its metadata segments
-    /// from the first on can have.
     pub(super) fn page_fragment(&self, group: u32, index: u32) -> u32 {
         let pages = self.metadata_pages(group);
         let segment = index / pages;
@@ -227,15 +215,14 @@ impl Geometry {
         segment * self.segment_fragments + in_segment
     }
 
-    /// Returns the place of page `index` of `group`, its descriptor being page 0: those of the
-    /// front, and then those behind it. The pages at the end of a metadata segment are not next to
-    /// those of the next.
+    /// Returns the place of page `index` of `group`, its descriptor being page 0. In stripes
+    /// metadata segments have gaps.
     #[must_use]
     pub fn page_place(&self, group: u32, index: u32) -> Place {
         Place::new(0, group, self.page_fragment(group, index))
     }
 
-    /// Returns how many pages the front of every group has.
+    /// Returns the pages of the front of a group.
     #[must_use]
     pub fn front_pages(&self) -> u32 {
         self.lsn_pages_start() + self.lsn_pages()
@@ -250,9 +237,10 @@ fn least_common_multiple(one: u64, other: u64) -> u64 {
     one / divisor.max(1) * other
 }
 
-/// Rows enough that what a flush leaves empty of its last stripe is a small part of a segment; and
-/// so many that with a device more there are fewer, where segments may be so long: else there would
-/// be no more room on more devices.
+/// Returns the default segment length. Its number of rows is
+///
+/// 1. large enough that little of the last stripe of a flush is empty, and
+/// 2. large enough that one more member makes it smaller, and so adds room.
 fn default_striped_segment(member_bytes: u64, data: u64, stripe_bytes: u64) -> u64 {
     let rows_max = (SEGMENT_BYTES_MAX / stripe_bytes.max(1) / 2 * 2).max(2);
     let to_gain = Some(2 * (data + 1)).filter(|rows| *rows <= rows_max);
@@ -268,8 +256,7 @@ mod tests {
     use super::super::tests::options;
     use super::*;
 
-    /// Goal: pools in stripes of any width fit on their members, use nearly all of them, and have
-    /// their fronts where two copies have room.
+    /// Goal: striped pools of any width fit their members and use nearly all of them.
     #[test]
     fn pools_in_stripes_fit_on_their_members() {
         let widths = [3, 4, 5, 7, 8, 11, 16, 32].map(|members| (members, true));
@@ -310,7 +297,7 @@ mod tests {
                     }
                     let lsn = geometry.lsn_page_place(0, geometry.lsn_pages() - 1);
                     assert!(geometry.is_lsn_page(lsn));
-                    assert!(!geometry.is_lsn_page(geometry.root_place()));
+                    assert!(!geometry.is_lsn_page(geometry.group_layout().root_place()));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The disk groups of a superblock: what its bytes say of them, and how they change.
+//! The disk groups of a superblock: decoding and changes.
 
 use super::reshape::narrower;
 use super::{DISK_GROUPS_MAX, DiskGroupDisk, Superblock, SuperblockDisk, SuperblockError};
@@ -6,18 +6,18 @@ use super::{DISK_GROUPS_MAX, DiskGroupDisk, Superblock, SuperblockDisk, Superblo
 use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange, may_have_journal};
 use crate::geometry::Geometry;
 use crate::ids::SEQUENCE_MAX;
-use crate::lanes::Lanes;
-use crate::members::{Layout, LayoutDisk, Member, lanes_of, layout_of};
+use crate::lanes::{Lanes, lanes_of};
+use crate::layout::{Layout, LayoutDisk, layout_of};
+use crate::members::Member;
 use crate::reshape::Reshape;
 use crate::slots::Slots;
 
-/// Roles of a disk group, added up.
+/// Bits of the roles of a disk group.
 pub(super) const ROLES_DATA: u8 = 1;
 const ROLES_METADATA: u8 = 2;
 const ROLES_JOURNAL: u8 = 4;
 
-/// Returns what a pool has that the format describes and this software does not do: roles, and
-/// commits without a log. What of members it does not do `members.rs` says.
+/// Returns the first use of the format that this software lacks, members excepted.
 pub(super) fn not_implemented(disk: &SuperblockDisk) -> Option<&'static str> {
     let main = main_of(disk);
     let known = ROLES_DATA | ROLES_METADATA | ROLES_JOURNAL;
@@ -38,7 +38,6 @@ pub(super) fn not_implemented(disk: &SuperblockDisk) -> Option<&'static str> {
     checks.iter().find(|(holds, _)| !holds).map(|&(_, what)| what)
 }
 
-/// Returns the number of the main disk group.
 pub(super) fn main_of(disk: &SuperblockDisk) -> u8 {
     disk.disk_groups[0].main
 }
@@ -47,7 +46,6 @@ fn added_up(roles: [(bool, u8); 3]) -> u8 {
     roles.into_iter().filter(|(has, _)| *has).map(|(_, role)| role).sum()
 }
 
-/// Returns the roles of the main disk group.
 pub(super) fn roles_of_main(geometry: &Geometry) -> u8 {
     let has_journal = geometry.journal_group.is_none();
     added_up([
@@ -57,7 +55,6 @@ pub(super) fn roles_of_main(geometry: &Geometry) -> u8 {
     ])
 }
 
-/// Returns the roles of another.
 pub(super) fn roles_of(group: &DiskGroup) -> u8 {
     added_up([
         (group.has_data, ROLES_DATA),
@@ -66,7 +63,7 @@ pub(super) fn roles_of(group: &DiskGroup) -> u8 {
     ])
 }
 
-/// Returns the disk groups beside the main one.
+/// Decodes the added disk groups.
 pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, SuperblockError> {
     let bad = SuperblockError::BadField { field: "disk_groups" };
     let mut added = Vec::new();
@@ -97,7 +94,7 @@ pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, Superblo
     Ok(added)
 }
 
-/// Returns the layout of the main disk group, and the slots of its members.
+/// Decodes layout and slots of the main disk group.
 pub(super) fn main_layout_of(disk: &SuperblockDisk) -> Result<(Layout, Slots), SuperblockError> {
     let layout: Option<&LayoutDisk> = disk.layouts.get(usize::from(main_of(disk)));
     let (layout, slots) =
@@ -108,7 +105,7 @@ pub(super) fn main_layout_of(disk: &SuperblockDisk) -> Result<(Layout, Slots), S
     Ok((layout, slots))
 }
 
-/// DG2: each member is of one disk group, and no disk group has a free slot.
+/// Checks that each member is in one disk group (DG2).
 pub(super) fn has_own_members(superblock: &Superblock) -> bool {
     let mut owners = vec![0; superblock.members.len()];
     let slots = superblock.added.iter().map(|group| group.slots.clone());
@@ -122,7 +119,7 @@ pub(super) fn has_own_members(superblock: &Superblock) -> bool {
     members.into_iter().all(|(member, owners)| owners == usize::from(!member.is_gone()))
 }
 
-/// Returns the table of ranges: those of disk groups that have one (DG3).
+/// Returns the ranges of the disk groups, except those being added (DG3).
 pub(super) fn ranges_of(
     geometry: &Geometry,
     added: &[DiskGroup],
@@ -137,7 +134,7 @@ pub(super) fn ranges_of(
         if stripe.is_some() && !geometry.can_have_stripes() {
             return Err(SuperblockError::BadField { field: "fragment_shift" });
         }
-        let own = geometry.ranges_of(group, members);
+        let own = geometry.group_layout().ranges_of(group, members);
         let own = own.ok_or(SuperblockError::BadField { field: "disk_groups" })?;
         let is_leaving = group.state == DiskGroupState::Leaving;
         ranges.extend(own.into_iter().map(|range| GroupRange { is_leaving, ..range }));
@@ -145,27 +142,26 @@ pub(super) fn ranges_of(
     Ok(ranges)
 }
 
-/// Returns the number of the disk group that has the journal and nothing else (DG4).
+/// Returns the online disk group with the journal alone (DG4).
 pub(super) fn journal_group_of(
     geometry: &Geometry,
     added: &[DiskGroup],
 ) -> Result<Option<u8>, SuperblockError> {
     let mut own = added.iter().filter(|group| group.has_journal);
     let Some(group) = own.next() else { return Ok(None) };
-    let is_large_enough = group.member_bytes >= geometry.journal_member_bytes();
+    let is_large_enough = group.member_bytes >= geometry.group_layout().journal_member_bytes();
     if own.next().is_some() || !may_have_journal(group.layout) || !is_large_enough {
         return Err(SuperblockError::BadField { field: "disk_groups" });
     }
     Ok((group.state == DiskGroupState::Online).then_some(group.number))
 }
 
-/// What a number that rises in a label must be below its largest value, so that no opening of the
-/// pool comes to its end: more than can be written in a hundred years.
+/// Margin of counters for an open: more than a hundred years of updates.
 const RISES_LEFT_MIN: u64 = 1 << 40;
 
 impl Superblock {
-    /// Returns the first field that has come too near to its largest value for another opening of
-    /// the pool. No use brings a label there: its bytes were made up.
+    /// Returns the first counter that is too near its maximum for an open. Only a forged label has
+    /// one.
     #[must_use]
     pub fn worn(&self) -> Option<&'static str> {
         let end = SEQUENCE_MAX - RISES_LEFT_MIN;
@@ -178,11 +174,11 @@ impl Superblock {
         fields.into_iter().find(|(is_worn, _)| *is_worn).map(|(_, field)| field)
     }
 
-    /// Makes the table of ranges what the disk groups say, after they have changed.
+    /// Recomputes the ranges after a change of the disk groups.
     ///
     /// # Errors
     ///
-    /// [`SuperblockError`]: they cannot be so.
+    /// [`SuperblockError`] if they are invalid; nothing is changed.
     pub fn place_added(&mut self) -> Result<(), SuperblockError> {
         let mut geometry = self.geometry.clone();
         geometry.added = ranges_of(&geometry, &self.added, geometry.reshape.as_ref())?;
@@ -192,13 +188,11 @@ impl Superblock {
         Ok(())
     }
 
-    /// Makes the disk group `number`, which has room for the fixed regions, the main one, without
-    /// another byte of any allocation group changing its place. The one that was goes on with what
-    /// it holds.
+    /// Makes disk group `number` the main one, without moving any allocation group.
     ///
     /// # Errors
     ///
-    /// [`SuperblockError`]: it cannot be so.
+    /// [`SuperblockError`] if it is unsuitable; nothing is changed.
     pub fn make_main(&mut self, number: u8) -> Result<(), SuperblockError> {
         let bad = || SuperblockError::BadField { field: "disk_groups" };
         let mut made = self.clone();
@@ -211,7 +205,7 @@ impl Superblock {
         if !can || now.reshape.is_some() || now.last_groups.is_some() {
             return Err(bad());
         }
-        let ranges = now.ranges_of(&coming, coming.slots.len()).ok_or_else(bad)?;
+        let ranges = now.group_layout().ranges_of(&coming, coming.slots.len()).ok_or_else(bad)?;
         let [range] = ranges.as_slice() else { return Err(bad()) };
         made.added.push(DiskGroup {
             number: now.main,
@@ -238,9 +232,12 @@ impl Superblock {
         made.place_added()?;
         let is_same = |group: u32| {
             made.geometry.fragments_of(group) == now.fragments_of(group)
-                && (!now.has_group(group) || made.geometry.stripe_of(group) == now.stripe_of(group))
+                && (!now.group_layout().has_group(group)
+                    || made.geometry.group_layout().stripe_of(group)
+                        == now.group_layout().stripe_of(group))
         };
-        let end = now.group_numbers().max(made.geometry.group_numbers());
+        let end =
+            now.group_layout().group_numbers().max(made.geometry.group_layout().group_numbers());
         if !(0..end).all(is_same) {
             return Err(bad());
         }
@@ -248,11 +245,11 @@ impl Superblock {
         Ok(())
     }
 
-    /// Takes the disk group `number` out, with its members.
+    /// Removes disk group `number` and its members.
     ///
     /// # Panics
     ///
-    /// If it is the main one: a bug in the caller.
+    /// If it is the main one.
     pub fn take_out(&mut self, number: u8) {
         assert_ne!(number, self.geometry.main, "the main disk group stays");
         let out = self.added.extract_if(.., |group| group.number == number);
@@ -260,12 +257,12 @@ impl Superblock {
         out.into_iter().for_each(|slot| self.free_slot(slot));
         self.geometry.added.retain(|range| range.disk_group != number);
         self.geometry.journal_group.take_if(|journal| *journal == number);
-        // What was to be moved is elsewhere, or nowhere.
+        // A reshape of the disk group ends with it.
         self.geometry.reshape.take_if(|reshape| reshape.disk_group == number);
         self.geometry.last_groups.take_if(|last| last.disk_group == number);
     }
 
-    /// Nobody is in `slot` any more. The table ends with a member (`members_of`).
+    /// Frees `slot`, and trims the table to end with a member.
     pub(super) fn free_slot(&mut self, slot: usize) {
         if let Some(member) = self.members.get_mut(slot) {
             *member = Member::gone();
@@ -275,8 +272,7 @@ impl Superblock {
         }
     }
 
-    /// Returns layout and slots of the disk group that has the member in `slot`, and its number;
-    /// `None`: nobody is there.
+    /// Returns number, layout and slots of the disk group with the member in `slot`.
     #[must_use]
     pub fn group_of_slot(&self, slot: usize) -> Option<(u8, Layout, &Slots)> {
         let added = self.added.iter().map(|group| (group.number, group.layout, &group.slots));
@@ -285,7 +281,7 @@ impl Superblock {
         all.find(|(.., slots)| slots.contains(slot))
     }
 
-    /// Makes `layout` and `change` of the slots of disk group `number` what it is.
+    /// Sets the layout of disk group `number`, and changes its slots.
     pub(super) fn relayout(&mut self, number: u8, layout: Layout, change: impl FnOnce(&mut Slots)) {
         let own = self.added.iter_mut().find(|group| group.number == number);
         let (own_layout, slots) = match own {
@@ -296,13 +292,13 @@ impl Superblock {
         change(slots);
     }
 
-    /// Adds `member` to the disk group `number`, which is a mirror from now on, in the lowest slot
-    /// that is free. Returns that slot.
+    /// Adds a member in the lowest free slot, which makes the disk group a mirror. Returns the
+    /// slot.
     pub fn attach(&mut self, number: u8, member: Member) -> usize {
         self.attach_as(number, Layout::Mirror, member)
     }
 
-    /// The same of a disk group that is a `layout` from now on.
+    /// Adds a member, which makes the disk group a `layout`. Returns the slot.
     pub(super) fn attach_as(&mut self, number: u8, layout: Layout, member: Member) -> usize {
         let free = self.members.iter().position(Member::is_gone);
         let slot = free.unwrap_or(self.members.len());
@@ -314,8 +310,7 @@ impl Superblock {
         slot
     }
 
-    /// Takes the member in `slot` out of its disk group, a mirror, which is a single if one is
-    /// left.
+    /// Removes a member of a mirror. A mirror of two becomes a single.
     pub fn detach(&mut self, slot: usize) {
         let Some((number, layout, slots)) = self.group_of_slot(slot) else { return };
         let layout = if slots.len() == 2 { Layout::Single } else { layout };
@@ -323,8 +318,7 @@ impl Superblock {
         self.free_slot(slot);
     }
 
-    /// Returns the lowest number of a disk group that none has; `None`: there are as many as there
-    /// can be.
+    /// Returns the lowest free disk group number, if any.
     #[must_use]
     pub fn free_group_number(&self) -> Option<u8> {
         let taken = |number: &u8| {
@@ -334,19 +328,19 @@ impl Superblock {
         (0..u8::try_from(DISK_GROUPS_MAX).unwrap_or(1)).find(|number| !taken(number))
     }
 
-    /// Makes the member in `slot` of a round-robin a disk group of its own, `number`, which leaves,
-    /// with the allocation groups that it has. A round-robin of two is a single then.
+    /// Splits a member off its round-robin, as disk group `number` in state leaving. A round-robin
+    /// of two becomes a single.
     ///
     /// # Errors
     ///
-    /// [`SuperblockError`]: it is in none.
+    /// [`SuperblockError`] if the member is in no round-robin.
     pub fn split_off(&mut self, slot: usize, number: u8) -> Result<(), SuperblockError> {
         let bad = SuperblockError::BadField { field: "disk_groups" };
         let of = self.added.iter_mut().find(|group| group.slots.contains(slot));
         let of =
             of.filter(|group| group.layout == Layout::RoundRobin).ok_or_else(|| bad.clone())?;
-        let on = (self.geometry.offset_in(of), of.member_bytes);
-        let count = self.geometry.range_on((of.number, of.first_group), on, None);
+        let on = (self.geometry.group_layout().offset_in(of), of.member_bytes);
+        let count = self.geometry.group_layout().range_on((of.number, of.first_group), on, None);
         let count = count.ok_or_else(|| bad.clone())?.count;
         let base = of.first_group;
         let first_of = |lane: Option<u8>| Geometry::first_of_lane(base, lane?, count);
@@ -377,12 +371,12 @@ impl Superblock {
         self.place_added()
     }
 
-    /// Makes the member of the disk group `number`, a single that is being added, one of the disk
-    /// group `into`, a round-robin from now on, where it has range `lane`.
+    /// Moves the member of `number`, a single in state adding, into `into` as range `lane`; `into`
+    /// becomes a round-robin.
     ///
     /// # Errors
     ///
-    /// [`SuperblockError`]: it cannot be so.
+    /// [`SuperblockError`] if the result is invalid.
     pub fn join_as_lane(&mut self, number: u8, into: u8, lane: u8) -> Result<(), SuperblockError> {
         let bad = || SuperblockError::BadField { field: "disk_groups" };
         let coming = self.added.iter().position(|group| group.number == number);
@@ -394,13 +388,13 @@ impl Superblock {
         self.place_added()
     }
 
-    /// Returns how many bytes the pool uses of the member whose label this is.
+    /// Returns the bytes used of this label's member.
     #[must_use]
     pub fn own_bytes(&self) -> u64 {
         self.member_bytes(usize::from(self.device_index))
     }
 
-    /// Returns how many bytes the pool uses of the member in `slot`.
+    /// Returns the bytes used of the member in `slot`.
     #[must_use]
     pub fn member_bytes(&self, slot: usize) -> u64 {
         let group = self.added.iter().find(|group| group.slots.contains(slot));

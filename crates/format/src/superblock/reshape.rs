@@ -1,36 +1,34 @@
-//! What a superblock says of a disk group that gets a member more, or one less, and how that begins
-//! and ends.
+//! Reshape of a disk group in the superblock: decoding, and its steps.
 
 use super::{Superblock, SuperblockDisk, SuperblockError};
 use crate::disk_group::DiskGroup;
 use crate::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
 use crate::members::{Layout, Member};
-use crate::reshape::{LastGroups, Lay, Reshape, ReshapeDisk, Towards};
+use crate::reshape::{EvacuatingGroups, Reshape, ReshapeDirection, ReshapeDisk, StripeMapping};
 use crate::slots::Slots;
 use crate::stripes::StripeShape;
 
-/// Returns what is said of a disk group that is reshaped, and of one that is about to be.
+/// Decodes the reshape in progress, or the groups to empty before one.
 pub(super) fn reshape_of(
     disk: &SuperblockDisk,
-) -> Result<(Option<Reshape>, Option<LastGroups>), SuperblockError> {
+) -> Result<(Option<Reshape>, Option<EvacuatingGroups>), SuperblockError> {
     let bad = SuperblockError::BadField { field: "reshape" };
     let towards = |towards| Reshape::from_disk(&disk.reshape, towards).map(Some).ok_or(bad.clone());
     match disk.reshaping {
         0 => Ok((None, None)),
-        1 => Ok((towards(Towards::Wide)?, None)),
-        2 => Ok((None, Some(LastGroups::from_disk(&disk.reshape).ok_or(bad)?))),
-        3 => Ok((towards(Towards::Narrow)?, None)),
+        1 => Ok((towards(ReshapeDirection::Wide)?, None)),
+        2 => Ok((None, Some(EvacuatingGroups::from_disk(&disk.reshape).ok_or(bad)?))),
+        3 => Ok((towards(ReshapeDirection::Narrow)?, None)),
         _ => Err(bad),
     }
 }
 
-/// Returns what a label says of it.
 pub(super) fn reshape_to_disk(geometry: &Geometry) -> (u8, ReshapeDisk) {
     match (geometry.reshape, geometry.last_groups) {
         (Some(reshape), _) => {
             let towards = match reshape.towards {
-                Towards::Wide => 1,
-                Towards::Narrow => 3,
+                ReshapeDirection::Wide => 1,
+                ReshapeDirection::Narrow => 3,
             };
             (towards, reshape.to_disk())
         }
@@ -39,12 +37,12 @@ pub(super) fn reshape_to_disk(geometry: &Geometry) -> (u8, ReshapeDisk) {
     }
 }
 
-/// Returns how many members disk group `number` has that its narrow segments do not lie on.
+/// Returns the number of members without narrow segments: 1 in a disk group under reshape, else 0.
 pub(super) fn narrower(reshape: Option<&Reshape>, number: u8) -> usize {
     usize::from(reshape.is_some_and(|reshape| reshape.disk_group == number))
 }
 
-/// Checks what is said of a disk group that is reshaped, and names what is wrong.
+/// Checks the reshape, and names the field at fault.
 pub(super) fn verify_reshape(
     geometry: &Geometry,
     ((layout, slots), added): ((Layout, &Slots), &[DiskGroup]),
@@ -73,8 +71,8 @@ pub(super) fn verify_reshape(
             && geometry.lay_of(disk_group).is_some_and(|lay| lay.gains())
             && reshape.kept.is_none_or(|kept| is_kept_behind(kept.at))
     };
-    let are_some = |last: &LastGroups| {
-        let numbers = geometry.numbers_of(disk_group);
+    let are_some = |last: &EvacuatingGroups| {
+        let numbers = geometry.group_layout().numbers_of(disk_group);
         can_lack(last.member) && numbers.start < last.first && last.first <= numbers.end
     };
     let is_right = geometry.reshape.as_ref().is_none_or(is_one)
@@ -83,33 +81,32 @@ pub(super) fn verify_reshape(
 }
 
 impl Geometry {
-    /// Whether a disk group is getting a member more, or one less.
+    /// Whether a reshape of the disk group is in progress.
     #[must_use]
     pub fn is_reshaped(&self, disk_group: u8) -> bool {
         self.reshape.is_some_and(|reshape| reshape.disk_group == disk_group)
     }
 
-    /// Whether nothing new goes to allocation group `number`, as all that is there goes elsewhere.
+    /// Whether allocation group `number` is being emptied.
     #[must_use]
     pub fn leaves(&self, number: u32) -> bool {
-        let is_last = |last: LastGroups| {
-            number >= last.first && self.numbers_of(last.disk_group).contains(&number)
+        let is_last = |last: EvacuatingGroups| {
+            number >= last.first
+                && self.group_layout().numbers_of(last.disk_group).contains(&number)
         };
-        self.range_of(number).is_some_and(|range| range.is_leaving)
+        self.group_layout().range_of(number).is_some_and(|range| range.is_leaving)
             || self.last_groups.is_some_and(is_last)
     }
 
-    /// Returns up to which number the allocation groups of a disk group stay: all, but where its
-    /// last ones are given up.
+    /// Returns the end of the allocation groups that are not being emptied.
     #[must_use]
     pub fn staying_in(&self, disk_group: u8) -> u32 {
-        let end = self.numbers_of(disk_group).end;
+        let end = self.group_layout().numbers_of(disk_group).end;
         let last = self.last_groups.filter(|last| last.disk_group == disk_group);
         last.map_or(end, |last| last.first.min(end))
     }
 
-    /// Returns up to which number the allocation groups of a disk group, a raid5, can stay that has
-    /// a member less, and `member_bytes` of each. `None`: not one can.
+    /// Returns the end of the allocation groups that fit with one member less, if any do.
     #[must_use]
     pub fn staying_without_one(&self, disk_group: u8, member_bytes: u64) -> Option<u32> {
         let range = self.added.iter().find(|range| range.disk_group == disk_group);
@@ -120,7 +117,7 @@ impl Geometry {
         let narrow = shape.narrower();
         let rows = member_bytes.saturating_sub(ends) >> shape.unit_shift;
         let mut room = rows / narrow.segment_rows(self.segment_bytes());
-        let numbers = self.numbers_of(disk_group);
+        let numbers = self.group_layout().numbers_of(disk_group);
         let mut end = numbers.start;
         for number in numbers.clone() {
             let Some(left) = room.checked_sub(self.segments_of(number).into()) else { break };
@@ -129,20 +126,23 @@ impl Geometry {
         (end > numbers.start).then_some(end)
     }
 
-    /// Returns how the stripes of a disk group lie on its members; `None`: they do not.
+    /// Returns the stripe mapping of a disk group, if it is striped.
     #[must_use]
-    pub fn lay_of(&self, disk_group: u8) -> Option<Lay> {
+    pub fn lay_of(&self, disk_group: u8) -> Option<StripeMapping> {
         let range = self.added.iter().find(|range| range.disk_group == disk_group);
         let narrow = match range {
-            Some(range) => self.added_stripes(range.stripe?, range.offset),
+            Some(range) => self.group_layout().added_stripes(range.stripe?, range.offset),
             None if disk_group == self.main => self.stripes()?,
             None => return None,
         };
         let reshape = self.reshape.filter(|reshape| reshape.disk_group == disk_group);
-        Some(reshape.map_or_else(|| Lay::from(narrow), |reshape| Lay::of(narrow, &reshape)))
+        Some(reshape.map_or_else(
+            || StripeMapping::from(narrow),
+            |reshape| StripeMapping::of(narrow, &reshape),
+        ))
     }
 
-    /// Returns how many segments the allocation groups of a disk group have room for.
+    /// Returns the segments of a disk group.
     #[must_use]
     pub fn segments_in(&self, disk_group: u8) -> u64 {
         let own = self.added.iter().filter(|range| range.disk_group == disk_group);
@@ -154,13 +154,13 @@ impl Geometry {
         if disk_group != self.main {
             return added;
         }
-        self.main_numbers().map(|group| u64::from(self.segments_of(group))).sum()
+        self.group_layout().main_numbers().map(|group| u64::from(self.segments_of(group))).sum()
     }
 }
 
 impl Superblock {
-    /// Returns the disk group that gets a member more, or one less, and the slot of that one, if
-    /// none of its segments lies there.
+    /// Returns the disk group under reshape, and the slot of its added or leaving member. `None` if
+    /// that member has segments.
     #[must_use]
     pub fn coming_slot(&self) -> Option<(u8, usize)> {
         let reshape = self.geometry.reshape.filter(|it| it.moved == 0 && it.kept.is_none())?;
@@ -170,8 +170,7 @@ impl Superblock {
         Some((reshape.disk_group, slot))
     }
 
-    /// Adds `member` to the disk group `number`, a raid5, in the lowest slot that is free: none of
-    /// its segments lies there yet. Returns that slot.
+    /// Adds `member`, still empty, to a raid5 or stripe. Returns its slot.
     pub fn begin_reshape(&mut self, number: u8, member: Member) -> usize {
         let layout = self.added.iter().find(|group| group.number == number);
         let layout = layout.map_or(self.layout, |group| group.layout);
@@ -179,18 +178,17 @@ impl Superblock {
         let group = self.added.iter().find(|group| group.number == number);
         let slots = group.map_or(&self.slots, |group| &group.slots);
         let last = u8::try_from(slots.len().saturating_sub(1)).unwrap_or(u8::MAX);
-        let (kept, towards) = (None, Towards::Wide);
+        let (kept, towards) = (None, ReshapeDirection::Wide);
         let reshape = Reshape { disk_group: number, member: last, moved: 0, kept, towards };
         self.geometry.reshape = Some(reshape);
         slot
     }
 
-    /// All segments of the disk group that is reshaped are wide: it lies as any other from now on,
-    /// and uses as much of its members as they take.
+    /// Ends a reshape when all segments are wide, and uses less of each member.
     ///
     /// # Errors
     ///
-    /// As [`Superblock::place_added`].
+    /// See [`Superblock::place_added`].
     pub fn end_reshape(&mut self) -> Result<(), SuperblockError> {
         let Some(reshape) = self.geometry.reshape else { return Ok(()) };
         let number = reshape.disk_group;
@@ -203,52 +201,50 @@ impl Superblock {
         self.place_added()
     }
 
-    /// A disk group has `bytes` of segments from now on, which take so many rows of each member.
+    /// Sets the length of a disk group, and its rows of each member.
     fn use_rows(&mut self, number: u8, shape: StripeShape, (rows, bytes): (u64, u64)) {
         match self.added.iter_mut().find(|group| group.number == number) {
             Some(group) => {
-                let ends = self.geometry.offset_in(group) + 2 * SUPERBLOCK_AREA_BYTES;
+                let ends =
+                    self.geometry.group_layout().offset_in(group) + 2 * SUPERBLOCK_AREA_BYTES;
                 group.member_bytes = ends + (rows << shape.unit_shift);
             }
             None => self.geometry.reshape_main(shape, bytes),
         }
     }
 
-    /// The member in `slot` of a raid5 is to go: the allocation groups from `first` on are given up
-    /// from now on.
+    /// Begins a removal from a raid5 or stripe: groups from `first` on are to be emptied.
     pub fn begin_giving_up(&mut self, slot: usize, first: u32) {
         let Some((disk_group, _, own)) = self.group_of_slot(slot) else { return };
         let Some(member) = own.iter().position(|at| at == slot) else { return };
         let member = u8::try_from(member).unwrap_or(u8::MAX);
-        self.geometry.last_groups = Some(LastGroups { disk_group, member, first });
+        self.geometry.last_groups = Some(EvacuatingGroups { disk_group, member, first });
     }
 
-    /// The allocation groups that were given up are gone, and there is room for those that stay on
-    /// a member less: their segments become narrow from now on.
+    /// Drops the emptied groups, and begins the narrowing of the others.
     ///
     /// # Errors
     ///
-    /// As [`Superblock::place_added`].
+    /// See [`Superblock::place_added`].
     pub fn begin_narrowing(&mut self) -> Result<(), SuperblockError> {
         let Some(last) = self.geometry.last_groups.take() else { return Ok(()) };
         let (number, segment_bytes) = (last.disk_group, self.geometry.segment_bytes());
         let Some(lay) = self.geometry.lay_of(number) else { return Ok(()) };
-        let staying = self.geometry.numbers_of(number).start..last.first;
+        let staying = self.geometry.group_layout().numbers_of(number).start..last.first;
         let moved = staying.map(|group| u64::from(self.geometry.segments_of(group))).sum();
         let shape = lay.wide.shape.narrower();
         let bytes = moved * segment_bytes;
         if number == self.geometry.main {
             self.geometry.group_count = last.first - self.geometry.main_first;
         }
-        let (member, kept, towards) = (last.member, None, Towards::Narrow);
+        let (member, kept, towards) = (last.member, None, ReshapeDirection::Narrow);
         let reshape = Reshape { disk_group: number, member, moved, kept, towards };
         self.geometry.reshape = Some(reshape);
         self.use_rows(number, shape, (shape.rows_of_bytes(bytes, segment_bytes), bytes));
         self.place_added()
     }
 
-    /// All segments of the disk group that is reshaped are narrow: the member on which none of them
-    /// lies is taken out. Returns its slot.
+    /// Ends a reshape with all segments narrow, and removes the empty member. Returns its slot.
     pub fn end_narrowing(&mut self) -> Option<usize> {
         let (number, slot) = self.coming_slot()?;
         let layout = self.group_of_slot(slot)?.1;
@@ -262,13 +258,13 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk_group::{DiskGroupState, Roles};
-    use crate::geometry::{Beside, GeometryOptions};
+    use crate::disk_group::{DiskGroupRoles, DiskGroupState};
+    use crate::geometry::{AdditionalDiskGroups, GeometryOptions};
     use crate::superblock::tests::sample;
 
     const MEMBER_BYTES: u64 = 24 << 20;
 
-    /// Returns the label of a pool whose first disk group is a raid5 of `width`, and so is another.
+    /// Returns a label with two raid5 disk groups of `width`.
     fn label(width: u8) -> Superblock {
         let layout = Layout::Raid5 { unit_shift: 14 };
         let options = GeometryOptions {
@@ -279,7 +275,7 @@ mod tests {
             journal_bytes: Some(1 << 20),
         };
         let shape = layout.stripe(usize::from(width)).expect("a raid5 lies in stripes");
-        let beside = Beside { stripe: None, bytes: 1 << 30 };
+        let beside = AdditionalDiskGroups { stripe: None, bytes: 1 << 30 };
         let geometry = Geometry::plan_striped_beside(&options, shape, &beside).expect("it fits");
         let mut superblock = Superblock { geometry, layout, ..sample() };
         let count = usize::from(width);
@@ -287,7 +283,12 @@ mod tests {
             (1..=2 * width).map(|id| Member::new([id; 16], MEMBER_BYTES)).collect();
         superblock.slots = (0..count).collect();
         let slots: Slots = (count..2 * count).collect();
-        let plan = superblock.geometry.plan_added(1, (layout, Roles::DATA), slots, MEMBER_BYTES);
+        let plan = superblock.geometry.group_layout().plan_added(
+            1,
+            (layout, DiskGroupRoles::DATA),
+            slots,
+            MEMBER_BYTES,
+        );
         let state = DiskGroupState::Online;
         superblock.added = vec![DiskGroup { state, ..plan.expect("there is room") }];
         superblock.place_added().expect("as it was planned");
@@ -300,8 +301,8 @@ mod tests {
         found
     }
 
-    /// Goal: a disk group that has a member less uses no more of each of the others than it did,
-    /// and is what one of so many members is; each label on the way is read as it was.
+    /// Goal: a removal leaves a plain disk group that fits the other members, and every label on
+    /// the way decodes.
     #[test]
     fn a_raid5_can_have_a_member_less() {
         for (width, number, member) in [(4, 0, 3), (4, 1, 0), (5, 0, 0), (6, 1, 4), (7, 0, 3)] {
@@ -309,7 +310,7 @@ mod tests {
             let mut superblock = label(width);
             let slot = usize::from(number) * usize::from(width) + member;
             let before = superblock.geometry.clone();
-            let all = before.numbers_of(number);
+            let all = before.group_layout().numbers_of(number);
             let staying = before.staying_without_one(number, superblock.member_bytes(slot));
             let staying = staying.expect("there is room for one");
             assert!(staying > all.start && staying < all.end, "{what}: {staying}");
@@ -319,14 +320,14 @@ mod tests {
             assert!(!superblock.geometry.leaves(staying - 1), "{what}");
             assert!((staying..all.end).all(|group| superblock.geometry.leaves(group)), "{what}");
             assert_eq!(superblock.geometry.staying_in(number), staying, "{what}");
-            assert_eq!(superblock.geometry.numbers_of(number), all, "{what}");
-            let other = superblock.geometry.numbers_of(1 - number);
+            assert_eq!(superblock.geometry.group_layout().numbers_of(number), all, "{what}");
+            let other = superblock.geometry.group_layout().numbers_of(1 - number);
             assert!(!other.into_iter().any(|group| superblock.geometry.leaves(group)), "{what}");
 
             superblock.begin_narrowing().expect("there is room");
             let superblock = &mut decoded(superblock);
             let geometry = &superblock.geometry;
-            assert_eq!(geometry.numbers_of(number), all.start..staying, "{what}");
+            assert_eq!(geometry.group_layout().numbers_of(number), all.start..staying, "{what}");
             for group in all.start..staying {
                 assert_eq!(geometry.fragments_of(group), before.fragments_of(group), "{what}");
                 assert_eq!(geometry.group_offset(group), before.group_offset(group), "{what}");
@@ -351,23 +352,23 @@ mod tests {
         }
     }
 
-    /// Goal: what cannot be said of a disk group is refused.
+    /// Goal: an invalid set of groups to empty is refused.
     #[test]
     fn what_cannot_be_given_up_is_refused() {
         let superblock = label(4);
-        let all = superblock.geometry.numbers_of(0);
-        let refused_of = |superblock: &Superblock, last: LastGroups, what: &str| {
+        let all = superblock.geometry.group_layout().numbers_of(0);
+        let refused_of = |superblock: &Superblock, last: EvacuatingGroups, what: &str| {
             let geometry = Geometry { last_groups: Some(last), ..superblock.geometry.clone() };
             let first = (superblock.layout, &superblock.slots);
             let verified = verify_reshape(&geometry, (first, &superblock.added));
             assert_eq!(verified, Err("reshape"), "{what}");
         };
         let refused = |last, what| refused_of(&superblock, last, what);
-        let last = LastGroups { disk_group: 0, member: 1, first: all.end };
-        refused(LastGroups { first: 0, ..last }, "all of them");
-        refused(LastGroups { first: all.end + 1, ..last }, "what is not there");
-        refused(LastGroups { member: 4, ..last }, "a member that is not there");
-        refused(LastGroups { disk_group: 2, ..last }, "another disk group");
-        refused_of(&label(3), LastGroups { first: 1, ..last }, "a raid5 of two");
+        let last = EvacuatingGroups { disk_group: 0, member: 1, first: all.end };
+        refused(EvacuatingGroups { first: 0, ..last }, "all of them");
+        refused(EvacuatingGroups { first: all.end + 1, ..last }, "what is not there");
+        refused(EvacuatingGroups { member: 4, ..last }, "a member that is not there");
+        refused(EvacuatingGroups { disk_group: 2, ..last }, "another disk group");
+        refused_of(&label(3), EvacuatingGroups { first: 1, ..last }, "a raid5 of two");
     }
 }

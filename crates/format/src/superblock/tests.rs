@@ -1,8 +1,8 @@
 use super::*;
-use crate::disk_group::Roles;
+use crate::disk_group::DiskGroupRoles;
 use crate::geometry::GeometryOptions;
 use crate::members::MemberState;
-use crate::missed::Parts;
+use crate::missed::StaleParts;
 
 pub(super) fn sample() -> Superblock {
     let geometry = Geometry::plan(&GeometryOptions {
@@ -61,7 +61,7 @@ fn every_flipped_bit_is_refused() {
     }
 }
 
-/// Goal: a label says of each member what it uses of it, and of the pool what it holds.
+/// Goal: a label gives both the bytes used of each member and the pool's length.
 #[test]
 fn a_pool_in_stripes_comes_back_as_it_was_written() {
     let options = GeometryOptions {
@@ -80,7 +80,7 @@ fn a_pool_in_stripes_comes_back_as_it_was_written() {
     }
 }
 
-/// Goal: a label of a spare says whose it is, and no copy is cut short of spares that it lists.
+/// Goal: the label of a spare decodes, and all listed spares are read.
 #[test]
 fn the_label_of_a_spare_comes_back_as_it_was_written() {
     for count in [1, 4, 5, 8] {
@@ -96,14 +96,14 @@ fn the_label_of_a_spare_comes_back_as_it_was_written() {
     assert!(!sample().is_of_spare());
 }
 
-/// Goal: a label says what a member has missed, and no copy of it is cut short.
+/// Goal: stale parts are in the label, and all of them are read.
 #[test]
 fn what_a_member_has_missed_comes_back_as_it_was_written() {
     let mut away = sample();
     away.members.push(Member::new([3; 16], 1 << 30));
     (away.layout, away.slots) = (Layout::Mirror, (0..2).into());
     away.members[1].state = MemberState::Failed;
-    away.members[1].missed = Some(Parts::of(&away.geometry, &(0..300 << 20)));
+    away.members[1].missed = Some(StaleParts::of(&away.geometry, &(0..300 << 20)));
     let bytes = away.encode(0);
     assert_eq!(Superblock::decode(&without_rest(bytes), 0), Ok(away));
     assert_eq!(bytes_in_use(&bytes), SUPERBLOCK_BYTES);
@@ -115,7 +115,7 @@ fn a_copy_in_the_wrong_position_is_refused() {
     assert_eq!(decoded, Err(SuperblockError::Misplaced { expected: 1, found: 2 }));
 }
 
-/// Goal: a pool of an older version is told from a damaged one, though its copies were shorter.
+/// Goal: an older version is distinguished from damage.
 #[test]
 fn an_older_version_is_refused_by_name() {
     let mut old = sample().encode(0);
@@ -149,15 +149,18 @@ fn a_newer_version_or_feature_is_refused_by_name() {
     assert_eq!(decoded, Err(SuperblockError::UnsupportedFeatures { features: 4 }));
 }
 
-/// Returns a pool whose first disk group is alone on a device, with a mirror and another that were
-/// added.
+/// Returns a pool with a single, an added mirror and an added single.
 fn with_added() -> Superblock {
     let mut superblock = sample();
     superblock.members.extend((3..6).map(|id| Member::new([id; 16], 1 << 30)));
     let plans = [(1, Layout::Mirror, 1..3), (2, Layout::Single, 3..4)];
     for (number, layout, slots) in plans {
-        let plan =
-            superblock.geometry.plan_added(number, (layout, Roles::DATA), slots.into(), 1 << 30);
+        let plan = superblock.geometry.group_layout().plan_added(
+            number,
+            (layout, DiskGroupRoles::DATA),
+            slots.into(),
+            1 << 30,
+        );
         let plan = plan.expect("there is room");
         superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
         superblock.place_added().expect("as it was planned");
@@ -165,7 +168,7 @@ fn with_added() -> Superblock {
     superblock
 }
 
-/// Goal: disk groups come back with their ranges; one that is being added has none yet.
+/// Goal: disk groups decode with their ranges; one in state adding has none.
 #[test]
 fn disk_groups_come_back_as_they_were_written() {
     let mut superblock = with_added();
@@ -175,22 +178,22 @@ fn disk_groups_come_back_as_they_were_written() {
     superblock.place_added().expect("as it was planned");
     assert_eq!(superblock.geometry.added.len(), 1);
     assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
-    let numbers = superblock.geometry.group_numbers();
+    let numbers = superblock.geometry.group_layout().group_numbers();
     superblock.take_out(1);
     assert_eq!(superblock.members.len(), 4, "the last slot has a member");
     assert!(superblock.members[1].is_gone() && superblock.members[2].is_gone());
     assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
     superblock.take_out(2);
     assert_eq!(superblock.members.len(), 1);
-    assert!(superblock.geometry.group_numbers() < numbers);
+    assert!(superblock.geometry.group_layout().group_numbers() < numbers);
     assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
 }
 
-/// Goal: whichever disk group is the main one, in whatever layout, all allocation groups have the
-/// places that they had, and the label comes back; the one that was can go, or be it again.
+/// Goal: any disk group can become the main one without moving groups, and back; the old one can be
+/// removed.
 #[test]
 fn another_disk_group_becomes_the_main_one() {
-    let roles = Roles { data: true, metadata: true, journal: false };
+    let roles = DiskGroupRoles { data: true, metadata: true, journal: false };
     for (layout, members) in [
         (Layout::Single, 1),
         (Layout::Mirror, 2),
@@ -201,7 +204,7 @@ fn another_disk_group_becomes_the_main_one() {
         superblock.members.extend((6..6 + members).map(|id| Member::new([id; 16], 1 << 30)));
         let slots = (4..4 + usize::from(members)).into();
         let geometry = &superblock.geometry;
-        let plan = geometry.plan_added(3, (layout, roles), slots, 1 << 30);
+        let plan = geometry.group_layout().plan_added(3, (layout, roles), slots, 1 << 30);
         let plan = plan.expect("there is room");
         superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
         superblock.place_added().expect("as it was planned");
@@ -209,38 +212,58 @@ fn another_disk_group_becomes_the_main_one() {
         assert!(superblock.make_main(1).is_err(), "it has no room for the fixed regions");
         superblock.make_main(3).expect("it has room");
         let (now, then) = (&superblock.geometry, &before.geometry);
-        assert_eq!((now.main, now.disk_group_of(0)), (3, Some(0)), "{layout:?}");
-        assert_eq!(now.root_place().group(), now.main_first);
+        assert_eq!((now.main, now.group_layout().disk_group_of(0)), (3, Some(0)), "{layout:?}");
+        assert_eq!(now.group_layout().root_place().group(), now.main_first);
         assert_eq!(now.verify(), Ok(()));
-        assert!(now.groups().eq(then.groups()));
-        for group in now.groups() {
+        assert!(now.group_layout().groups().eq(then.group_layout().groups()));
+        for group in now.group_layout().groups() {
             assert_eq!(now.fragments_of(group), then.fragments_of(group), "{group}");
-            assert_eq!(now.stripe_of(group), then.stripe_of(group), "{group}");
-            assert_eq!(now.disk_group_of(group), then.disk_group_of(group), "{group}");
-            assert_eq!(now.has_root_page(group), then.has_root_page(group), "{group}");
+            assert_eq!(
+                now.group_layout().stripe_of(group),
+                then.group_layout().stripe_of(group),
+                "{group}"
+            );
+            assert_eq!(
+                now.group_layout().disk_group_of(group),
+                then.group_layout().disk_group_of(group),
+                "{group}"
+            );
+            assert_eq!(
+                now.group_layout().has_root_page(group),
+                then.group_layout().has_root_page(group),
+                "{group}"
+            );
         }
         assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
         let mut back = superblock.clone();
         back.make_main(0).expect("it has room still");
         assert_eq!(back, before);
         superblock.take_out(0);
-        assert_eq!(superblock.geometry.disk_group_of(0), None);
+        assert_eq!(superblock.geometry.group_layout().disk_group_of(0), None);
         assert_eq!(superblock.free_group_number(), Some(0));
         assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
         let bytes = all_bytes(&superblock);
-        let plan =
-            superblock.geometry.plan_added(0, (Layout::Single, Roles::DATA), (0..1).into(), bytes);
+        let plan = superblock.geometry.group_layout().plan_added(
+            0,
+            (Layout::Single, DiskGroupRoles::DATA),
+            (0..1).into(),
+            bytes,
+        );
         assert_eq!(plan.expect("there is room").first_group, 0, "what it left is given out again");
     }
 }
 
-/// Returns a pool with a round-robin of three, and a disk group behind it.
+/// Returns a pool with a round-robin of three, and another disk group.
 fn with_round_robin() -> Superblock {
     let mut superblock = sample();
     superblock.members.extend((3..7).map(|id| Member::new([id; 16], 1 << 30)));
     for (number, layout, slots) in [(1, Layout::RoundRobin, 1..4), (2, Layout::Single, 4..5)] {
-        let plan =
-            superblock.geometry.plan_added(number, (layout, Roles::DATA), slots.into(), 1 << 30);
+        let plan = superblock.geometry.group_layout().plan_added(
+            number,
+            (layout, DiskGroupRoles::DATA),
+            slots.into(),
+            1 << 30,
+        );
         let plan = plan.expect("there is room");
         superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
         superblock.place_added().expect("as it was planned");
@@ -253,9 +276,7 @@ fn ranges_of(superblock: &Superblock, disk_group: u8) -> Vec<(u32, Option<u8>)> 
     own.map(|range| (range.first, range.lane)).collect()
 }
 
-/// Goal: a device of a round-robin that leaves takes its range with it and no other moves; what is
-/// left of two is a single; one that comes gets the lowest range that is free, and all of it is
-/// what its bytes say.
+/// Goal: devices of a round-robin come and go without moving other ranges.
 #[test]
 fn devices_of_a_round_robin_go_and_come() {
     let mut superblock = with_round_robin();
@@ -273,34 +294,51 @@ fn devices_of_a_round_robin_go_and_come() {
     assert!(superblock.geometry.leaves(first + count) && !superblock.geometry.leaves(first));
     let disk: SuperblockDisk = zerocopy::transmute!(superblock.encode(0));
     assert_eq!(disk.layouts[1].kind, 6, "older software must not take it for another");
-    assert!(superblock.geometry.groups_of(1).eq((first..first + count).chain(all[2].numbers())));
+    assert!(
+        superblock
+            .geometry
+            .group_layout()
+            .groups_of(1)
+            .eq((first..first + count).chain(all[2].numbers()))
+    );
     superblock.take_out(3);
     same(&superblock);
-    // What it left another disk group can have, in part.
-    let one = superblock.geometry.range_of(first).copied().expect("it stays");
+    // Another disk group may take a part of the freed range.
+    let one = superblock.geometry.group_layout().range_of(first).copied().expect("it stays");
     let (lane, free) = superblock.geometry.free_lane(&one).expect("there is room");
     assert_eq!((lane, free.numbers()), (1, all[1].numbers()));
     let slots = || (2..3).into();
-    let plan = superblock.geometry.plan_added(3, (Layout::Single, Roles::DATA), slots(), 9 << 20);
+    let plan = superblock.geometry.group_layout().plan_added(
+        3,
+        (Layout::Single, DiskGroupRoles::DATA),
+        slots(),
+        9 << 20,
+    );
     let small = DiskGroup { state: DiskGroupState::Online, ..plan.expect("it fits") };
     superblock.members[2] = Member::new([8; 16], 1 << 30);
     superblock.added.push(small);
     superblock.place_added().expect("as it was planned");
     assert_eq!(ranges_of(&superblock, 3)[0].0, all[1].first);
     let (lane, free) = superblock.geometry.free_lane(&one).expect("there is room");
-    assert!(lane > 2 && free.first >= superblock.geometry.numbers_of(2).end, "{lane} {free:?}");
+    assert!(
+        lane > 2 && free.first >= superblock.geometry.group_layout().numbers_of(2).end,
+        "{lane} {free:?}"
+    );
     superblock.take_out(3);
-    // What the first disk group has grown into is not free.
+    // A range whose numbers the first disk group has is not free.
     let mut grown = superblock.geometry.clone();
     let group_bytes = u64::from(grown.group_fragments) << grown.fragment_shift;
     grown.device_bytes = grown.groups_offset + u64::from(all[1].first + 1) * group_bytes;
     let (_, free) = grown.free_lane(&one).expect("there is room");
-    assert!(free.first >= grown.taken_by_main().end && free.first > all[1].first, "{free:?}");
-    // Back in the middle, as a device that comes.
+    assert!(
+        free.first >= grown.group_layout().taken_by_main().end && free.first > all[1].first,
+        "{free:?}"
+    );
+    // A device is added in the middle again.
     superblock.members[2] = Member::new([9; 16], 1 << 30);
-    let plan = superblock.geometry.plan_added(
+    let plan = superblock.geometry.group_layout().plan_added(
         3,
-        (Layout::Single, Roles::DATA),
+        (Layout::Single, DiskGroupRoles::DATA),
         slots(),
         all_bytes(&superblock),
     );
@@ -310,7 +348,7 @@ fn devices_of_a_round_robin_go_and_come() {
     same(&superblock);
     let now = [(first, Some(0)), (first + 2 * count, Some(1)), (first + count, Some(2))];
     assert_eq!(ranges_of(&superblock, 1), now);
-    // The first goes, then the second: what is left is a single where it always was.
+    // The remaining single keeps its range.
     for slot in [1, 3] {
         let number = superblock.free_group_number().expect("few are there");
         superblock.split_off(slot, number).expect("it is one of several");
@@ -328,8 +366,7 @@ fn all_bytes(superblock: &Superblock) -> u64 {
     superblock.added[0].member_bytes
 }
 
-/// Goal: a layout in which two devices have one range, or that says of ranges in a row where they
-/// are, is refused.
+/// Goal: equal ranges are refused, and so are explicit ranges in a row.
 #[test]
 fn ranges_that_cannot_be_are_refused() {
     let mut superblock = with_round_robin();
@@ -344,14 +381,14 @@ fn ranges_that_cannot_be_are_refused() {
     }
 }
 
-/// Goal: a round-robin has a range for each of its devices, one behind the other, and no metadata.
+/// Goal: a round-robin has one range for each device, and no metadata.
 #[test]
 fn a_round_robin_has_a_range_for_each_of_its_devices() {
     let mut superblock = sample();
     superblock.members.extend((3..6).map(|id| Member::new([id; 16], 1 << 30)));
-    let plan = superblock.geometry.plan_added(
+    let plan = superblock.geometry.group_layout().plan_added(
         1,
-        (Layout::RoundRobin, Roles::DATA),
+        (Layout::RoundRobin, DiskGroupRoles::DATA),
         (1..4).into(),
         1 << 30,
     );
@@ -367,19 +404,22 @@ fn a_round_robin_has_a_range_for_each_of_its_devices() {
             (pair[1].count, pair[1].last_fragments)
         );
     }
-    assert_eq!(superblock.geometry.numbers_of(1), ranges[0].first..ranges[2].numbers().end);
+    assert_eq!(
+        superblock.geometry.group_layout().numbers_of(1),
+        ranges[0].first..ranges[2].numbers().end
+    );
     assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
     let mut disk: SuperblockDisk = zerocopy::transmute!(superblock.encode(0));
     disk.layouts[0].kind = 4;
     let mut bytes: [u8; SUPERBLOCK_BYTES] = zerocopy::transmute!(disk);
     let crc = crc32c(&bytes[CRC_COVERS_FROM..]);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-    // Of one device there is none, and the first group of this pool has one.
+    // A round-robin needs several devices.
     let error = Superblock::decode(&bytes, 0).expect_err("metadata is there").to_string();
     assert!(error.contains("number of devices"), "{error}");
 }
 
-/// Goal: what a disk group cannot be is refused, under a good checksum.
+/// Goal: invalid disk groups are refused, although the checksum is right.
 #[test]
 fn disk_groups_that_cannot_be_are_refused() {
     let refused = |change: &dyn Fn(&mut SuperblockDisk), what: &str| {

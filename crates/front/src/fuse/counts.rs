@@ -1,42 +1,40 @@
-//! How many messages of the kernel were answered, and how long that took: by operation.
+//! Counts and latencies of FUSE requests by opcode.
 //!
-//! A message is counted when its reply is about to be sent; a sync when it is over; of reads that
-//! are answered together each when its own bytes are there. A watch is told of it, once one is set.
+//! A request is counted just before its reply is sent, a sync when it completes, and each read of a
+//! batch when its own data is ready. A [`Watch`], once set, gets each request too.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use engine::vnode::api::Ino;
+use engine::api::Ino;
 
 use super::kernel::opcode;
 use super::protocol::{NodeId, NodeNumbers, Sender};
 use crate::counts::{Count, OperationCounts};
-use crate::watch::{Answered, Asker, Place, Watch};
+use crate::watch::{AccessPoint, AnsweredRequest, RequestSource, Watch};
 
-/// Numbers of operations: those that are not here are counted as the first.
+/// Opcodes counted separately. Higher ones are counted under index 0.
 const OPERATIONS: usize = 64;
 
-/// Messages of a mount, by operation.
+/// Request counters of one mount.
 #[derive(Debug)]
 pub struct FuseCounts {
     by_opcode: [Count; OPERATIONS],
-    watched: OnceLock<Watched>,
+    watched: OnceLock<WatchedMount>,
 }
 
-/// Who sees what is asked, and where.
 #[derive(Debug)]
-struct Watched {
+struct WatchedMount {
     watch: Arc<Watch>,
-    place: Arc<Place>,
+    place: Arc<AccessPoint>,
     numbers: NodeNumbers,
 }
 
-/// What a message asks, and who sent it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct About {
+pub(super) struct FuseRequestOrigin {
     pub(super) opcode: u32,
     pub(super) node: NodeId,
-    /// `None`: the kernel, for whoever reads there.
+    /// `None` for a batched read.
     pub(super) sender: Option<Sender>,
 }
 
@@ -47,37 +45,43 @@ impl Default for FuseCounts {
     }
 }
 
-impl Watched {
+impl WatchedMount {
     #[cold]
-    fn tell(&self, about: &About, took: Duration, is_failed: bool) {
+    fn tell(&self, about: &FuseRequestOrigin, took: Duration, is_failed: bool) {
         let known = |number: u32| Some(number).filter(|_| number != 0);
-        let asker = Asker {
+        let asker = RequestSource {
             address: None,
             uid: about.sender.map(|sender| sender.uid),
             thread: about.sender.and_then(|sender| known(sender.thread)),
         };
         let (place, operation) = (&self.place, name_of(about.opcode));
         let ino = self.numbers.ino_of(about.node);
-        let answered = Answered { place, asker, operation, ino, took, is_failed };
+        let answered = AnsweredRequest { place, asker, operation, ino, took, is_failed };
         self.watch.tell(&answered, Instant::now());
     }
 }
 
 impl FuseCounts {
-    /// From now on `watch` sees what is asked of the mount at `place`, whose root has the number
-    /// `root`. The first that is set stays.
-    pub fn watched_by(&self, watch: &Arc<Watch>, place: Place, root: Ino) {
+    /// Reports each request of the mount at `place` with root `root` to `watch`. Only the first
+    /// call has an effect.
+    pub fn watched_by(&self, watch: &Arc<Watch>, place: AccessPoint, root: Ino) {
         let (watch, place, numbers) = (Arc::clone(watch), Arc::new(place), NodeNumbers::new(root));
-        // A mount is in one server, which has one watch.
-        let _ = self.watched.set(Watched { watch, place, numbers });
+        // A server has at most one watch.
+        let _ = self.watched.set(WatchedMount { watch, place, numbers });
     }
 
-    /// One was answered.
-    pub(super) fn add(&self, about: &About, took: Duration, is_failed: bool) {
+    /// Counts a request. `bytes` is the length of the data of a read or of the message of a write.
+    pub(super) fn add(
+        &self,
+        about: &FuseRequestOrigin,
+        took: Duration,
+        is_failed: bool,
+        bytes: usize,
+    ) {
         let index = usize::try_from(about.opcode).unwrap_or(0);
         let index = if index < OPERATIONS { index } else { 0 };
         if let Some(count) = self.by_opcode.get(index) {
-            count.add(took, is_failed);
+            count.add(took, is_failed, bytes);
         }
         if let Some(watched) = self.watched.get()
             && watched.watch.wants(took)
@@ -86,14 +90,13 @@ impl FuseCounts {
         }
     }
 
-    /// Returns what is counted by now: all operations, in one order.
+    /// Returns the counts of all opcodes, in a fixed order.
     #[must_use]
     pub fn get(&self) -> Vec<OperationCounts> {
         (0..).zip(&self.by_opcode).map(|(opcode, count)| count.get(name_of(opcode))).collect()
     }
 }
 
-/// Returns the name of an operation.
 fn name_of(opcode: u32) -> &'static str {
     match opcode {
         opcode::LOOKUP => "LOOKUP",
@@ -145,16 +148,17 @@ mod tests {
     #[test]
     fn what_has_no_name_is_counted_as_other() {
         let counts = FuseCounts::default();
-        let about = |opcode| About { opcode, node: ROOT_NODE, sender: None };
+        let about = |opcode| FuseRequestOrigin { opcode, node: ROOT_NODE, sender: None };
         let took = Duration::from_micros(60);
-        counts.add(&about(opcode::READ), took, false);
-        counts.add(&about(opcode::READ), took, true);
-        counts.add(&about(u32::MAX), took, false);
-        counts.add(&about(63), took, false);
+        counts.add(&about(opcode::READ), took, false, 4096);
+        counts.add(&about(opcode::READ), took, true, 0);
+        counts.add(&about(u32::MAX), took, false, 0);
+        counts.add(&about(63), took, false, 0);
         let all = counts.get();
         let of = |name: &str| all.iter().filter(|it| it.name == name).map(|it| it.answered).sum();
         let read = all.iter().find(|it| it.name == "READ").expect("it has a name");
         assert_eq!((read.answered, read.failed, read.latency_ns), (2, 1, 120_000));
+        assert_eq!(read.bytes, 4096);
         assert_eq!(read.buckets[3], 2, "at most 100 us");
         assert_eq!((of("OTHER"), of("WRITE")), (2_u64, 0_u64));
     }

@@ -1,33 +1,33 @@
-//! Putting a file system under a directory, and taking it away.
+//! Mounting and unmounting a file system.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
+use engine::api::{FileSystem, FilesetUuid, FsError};
 
 use super::counts::FuseCounts;
-use super::kernel::stop::Stop;
-use super::kernel::{Connection, KernelTransport};
+use super::kernel::stop::ServiceStop;
+use super::kernel::{FuseConnection, KernelTransport};
 use super::mountpoint::{self, Mountpoint};
 use super::switches::{Remounter, Switches};
-use super::transport::{Transport, TransportError, TransportUsed};
-use super::{MountOptions, Server};
-use crate::shared::{Shares, Teller, Told, Viewer};
+use super::transport::{FuseTransport, TransportError, TransportUsed};
+use super::{FuseServer, MountOptions};
+use crate::shared::{NotifyingFileSystem, SharedFilesets, Viewer, ViewerCounts};
 
-/// Bytes that the kernel may read ahead of a stream: four requests, so that the server and its
-/// device have some to work on while the reader takes what has come. As much as btrfs reads ahead.
+/// Readahead limit, equal to that of btrfs: four requests keep server and device busy while the
+/// reader consumes data.
 const READAHEAD_BYTES_MAX: u32 = 4 << 20;
 
-/// Why a directory was not mounted or not unmounted.
+/// Error of a mount or unmount.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// Make the directory first.
+    /// Create the directory first.
     #[error("{} is not a directory: create it first", directory.display())]
     NotDirectory {
-        /// The path given.
+        /// The given path.
         directory: PathBuf,
     },
     /// Unmount it first, or choose another directory.
@@ -38,51 +38,51 @@ pub enum MountError {
     AlreadyMounted {
         /// The directory.
         directory: PathBuf,
-        /// The pool that is there.
+        /// The pool mounted there.
         source_path: String,
     },
-    /// Load the kernel's module, pass the device into the container, or get the right to open it.
+    /// Load the kernel module, pass the device into the container, or get permission to open it.
     #[error("/dev/fuse: {cause}: {}", step_to_fuse(cause))]
     NoFuse {
-        /// Why it cannot be opened.
+        /// The error of opening it.
         cause: std::io::Error,
     },
-    /// The kernel refused; the cause says why.
+    /// The kernel refused the mount for this cause.
     #[error("cannot mount {}: {cause}", directory.display())]
     Refused {
         /// The directory.
         directory: PathBuf,
-        /// What the kernel or the helper said.
+        /// The error of the kernel or the helper.
         cause: std::io::Error,
     },
-    /// The mount is still there.
+    /// The mount is still in place.
     #[error("cannot unmount {}: {cause}", directory.display())]
     NotUnmounted {
         /// The directory.
         directory: PathBuf,
-        /// What the kernel or the helper said.
+        /// The error of the kernel or the helper.
         cause: std::io::Error,
     },
-    /// The kernel could not be served to the end.
+    /// The connection to the kernel failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// Unmounted, but what was written last may not be durable.
+    /// Unmounted, but the last changes may not be durable.
     #[error("the last changes may not be durable: {0}")]
     Sync(FsError),
 }
 
-/// How a mount went away.
+/// Result of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unmounted {
-    /// Nobody used it; the session ends at once.
+pub enum UnmountOutcome {
+    /// The mount was unused. The session ends at once.
     Clean,
-    /// Gone from the tree, but some process holds files; the session ends with the last of them.
+    /// Detached from the tree. The session ends when the last process closes its files.
     Detached,
 }
 
-/// A mounted directory that is being served.
+/// A served mount.
 ///
-/// Dropping it unmounts, lazily where it is busy, and does not wait.
+/// Dropping it unmounts without waiting, lazily if files are in use.
 #[derive(Debug)]
 pub struct MountedSession {
     directory: PathBuf,
@@ -92,12 +92,11 @@ pub struct MountedSession {
     viewer: Option<Arc<Viewer>>,
     serving: Option<JoinHandle<Result<(), TransportError>>>,
     transport: Arc<TransportUsed>,
-    connection: Connection,
+    connection: FuseConnection,
     options: MountOptions,
     switches: Arc<Switches>,
     has_replaced_dead: bool,
-    /// Ends what is not ours to unmount.
-    stop: Option<Arc<Stop>>,
+    stop: Option<Arc<ServiceStop>>,
 }
 
 struct FsHandle(Arc<dyn FileSystem>);
@@ -108,15 +107,15 @@ impl std::fmt::Debug for FsHandle {
     }
 }
 
-/// Mounts `fs` on `directory` and serves it in threads of its own.
+/// Mounts `fs` on `directory` and serves it on separate threads.
 ///
-/// A dead mount that is in the way is detached first. When this returns, the mount answers. One of
-/// `shares` hears what others change, and tells them what it does; without any it is alone.
+/// Detaches a dead mount first. On return the mount answers requests. With `shares`, it shares the
+/// fileset with other mounts and exports.
 pub fn mount(
     fs: Arc<dyn FileSystem>,
     directory: &Path,
     options: &MountOptions,
-    shares: Option<&Arc<Shares>>,
+    shares: Option<&Arc<SharedFilesets>>,
 ) -> Result<MountedSession, MountError> {
     let (directory, has_replaced_dead) = prepare(directory)?;
     let refused = |cause| MountError::Refused { directory: directory.clone(), cause };
@@ -132,22 +131,21 @@ pub fn mount(
     Ok(session)
 }
 
-/// A directory that is mounted and whose connection nobody serves yet: every request waits.
+/// A mounted directory, not yet served. Requests wait.
 #[derive(Debug)]
-pub struct Attached {
-    /// The directory, as an absolute path.
+pub struct AttachedMount {
+    /// Absolute path of the directory.
     pub directory: PathBuf,
-    /// Device number of what is mounted, as `major:minor`; `None`: not known.
+    /// Device number of the mount, as `major:minor`, if known.
     pub device: Option<String>,
-    /// The connection.
+    /// The FUSE connection.
     pub connection: OwnedFd,
-    /// Whether a mount whose server had died was detached to make room.
+    /// A dead mount was detached first.
     pub has_replaced_dead: bool,
 }
 
-/// Mounts `directory` for a server in another process, which gets the connection. A dead mount that
-/// is in the way is detached first.
-pub fn attach(directory: &Path, options: &MountOptions) -> Result<Attached, MountError> {
+/// Mounts `directory` for a server in another process. Detaches a dead mount first.
+pub fn attach(directory: &Path, options: &MountOptions) -> Result<AttachedMount, MountError> {
     let (directory, has_replaced_dead) = prepare(directory)?;
     let refused = |cause| MountError::Refused { directory: directory.clone(), cause };
     let connection = super::kernel::attach_only(&directory, options).map_err(refused)?;
@@ -155,19 +153,18 @@ pub fn attach(directory: &Path, options: &MountOptions) -> Result<Attached, Moun
     if let Some(number) = &number {
         raise_readahead(number);
     }
-    Ok(Attached { directory, device: number, connection, has_replaced_dead })
+    Ok(AttachedMount { directory, device: number, connection, has_replaced_dead })
 }
 
-/// Serves a fileset of `fs` on a connection that another process has mounted ([`attach`]), in
-/// threads of its own; `shares` as of [`mount()`].
+/// Serves a fileset of `fs` on a connection mounted by another process ([`attach`]).
 pub fn serve_attached(
     fs: Arc<dyn FileSystem>,
     fileset: FilesetUuid,
-    attached: Attached,
+    attached: AttachedMount,
     options: &MountOptions,
-    shares: Option<&Arc<Shares>>,
+    shares: Option<&Arc<SharedFilesets>>,
 ) -> Result<MountedSession, MountError> {
-    let Attached { directory, device, connection, .. } = attached;
+    let AttachedMount { directory, device, connection, .. } = attached;
     let refused = |cause| MountError::Refused { directory: directory.clone(), cause };
     let server = server_of(&fs, fileset, options, shares).map_err(refused)?;
     let transport = KernelTransport::take(connection, options, &server).map_err(refused)?;
@@ -175,8 +172,7 @@ pub fn serve_attached(
     begin(fs, server, transport, (place, options)).map_err(refused)
 }
 
-/// Returns the directory as an absolute path, with room for a mount, and whether a dead one was
-/// taken away.
+/// Returns the absolute path, free for a mount, and whether a dead mount was detached.
 fn prepare(directory: &Path) -> Result<(PathBuf, bool), MountError> {
     let refused = |cause| MountError::Refused { directory: directory.to_path_buf(), cause };
     let has_replaced_dead = make_room(directory)?;
@@ -193,15 +189,15 @@ fn server_of(
     fs: &Arc<dyn FileSystem>,
     fileset: FilesetUuid,
     options: &MountOptions,
-    shares: Option<&Arc<Shares>>,
-) -> std::io::Result<Arc<Server>> {
+    shares: Option<&Arc<SharedFilesets>>,
+) -> std::io::Result<Arc<FuseServer>> {
     let wrong = std::io::Error::other::<FsError>;
     let server = match shares {
-        None => Server::of(Arc::clone(fs), fileset).map_err(wrong)?,
+        None => FuseServer::of(Arc::clone(fs), fileset).map_err(wrong)?,
         Some(shares) => {
             let viewer = shares.join(fs.root_of(fileset).map_err(wrong)?);
-            let teller = Teller::for_viewer(Arc::clone(fs), shares, &viewer);
-            Server::of(teller, fileset).map_err(wrong)?.shared(viewer)
+            let teller = NotifyingFileSystem::for_viewer(Arc::clone(fs), shares, &viewer);
+            FuseServer::of(teller, fileset).map_err(wrong)?.shared(viewer)
         }
     };
     let server = server.keeping_atime(options.has_no_atime(), options.has_no_diratime());
@@ -216,7 +212,7 @@ fn server_of(
 
 fn begin(
     fs: Arc<dyn FileSystem>,
-    server: Arc<Server>,
+    server: Arc<FuseServer>,
     transport: KernelTransport,
     ((directory, device), options): ((PathBuf, Option<String>), &MountOptions),
 ) -> std::io::Result<MountedSession> {
@@ -243,11 +239,11 @@ fn begin(
     })
 }
 
-/// Detaches a dead mount, says so, and returns whether there was one; refuses a live one.
+/// Detaches dead mounts and refuses a live one. Returns whether one was detached.
 fn make_room(directory: &Path) -> Result<bool, MountError> {
     let refused = |cause| MountError::Refused { directory: directory.to_path_buf(), cause };
     let mut has_replaced_dead = false;
-    // Dead mounts can lie on top of each other, one for each crash. Each turn removes one.
+    // Repeated crashes stack dead mounts. Each turn detaches one.
     loop {
         match mountpoint::inspect(directory).map_err(refused)? {
             Mountpoint::Free => return Ok(has_replaced_dead),
@@ -270,8 +266,8 @@ fn make_room(directory: &Path) -> Result<bool, MountError> {
     }
 }
 
-/// Lets the kernel read ahead up to [`READAHEAD_BYTES_MAX`]; it caps FUSE at 128 KiB otherwise, and
-/// takes more only from here. Only root may; others read slower.
+/// Raises the kernel's readahead limit from its 128 KiB for FUSE. Without root this fails, and
+/// reads are slower.
 fn raise_readahead(device: &str) {
     let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
     if let Err(error) = std::fs::write(&path, (READAHEAD_BYTES_MAX / 1024).to_string()) {
@@ -280,73 +276,71 @@ fn raise_readahead(device: &str) {
 }
 
 impl MountedSession {
-    /// Returns the directory, as an absolute path.
+    /// Returns the absolute path of the directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns the device number of what is mounted, as `major:minor`: that of every copy, in
-    /// whichever namespace. `None`: the kernel's table of mounts could not be read.
+    /// Returns the device number as `major:minor`, if the mount table was readable.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }
 
-    /// Returns what tells by what the kernel's requests come.
+    /// Returns the transport in use.
     #[must_use]
     pub fn transport(&self) -> &Arc<TransportUsed> {
         &self.transport
     }
 
-    /// Returns what it was told of changes by others; `None`: the mount is alone.
+    /// Returns the counters of a shared mount.
     #[must_use]
-    pub fn told(&self) -> Option<Told> {
+    pub fn told(&self) -> Option<ViewerCounts> {
         self.viewer.as_ref().map(|viewer| viewer.told())
     }
 
-    /// Returns what it was asked, by operation.
+    /// Returns the request counters.
     #[must_use]
     pub fn counts(&self) -> &Arc<FuseCounts> {
         &self.counts
     }
 
-    /// Returns whether a mount whose server had died was detached to make room.
+    /// Returns whether a dead mount was detached first.
     #[must_use]
     pub fn has_replaced_dead(&self) -> bool {
         self.has_replaced_dead
     }
 
-    /// Returns whether the kernel has ended the session.
+    /// Returns whether the service has ended.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.serving.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Returns whether the kernel has ended the session, or is about to: nothing can be asked by
-    /// way of the mount, though a thread may not have heard of it yet.
+    /// Returns whether the service or the connection has ended. Threads may notice an ended
+    /// connection later.
     #[must_use]
     pub fn has_gone(&self) -> bool {
         self.is_ended() || self.connection.has_ended()
     }
 
-    /// Takes the mount out of the tree, whether or not files are in use. One that acts as a user is
-    /// no longer answered, and stays where he has put it: what is on a directory that he names is
-    /// for others to take away.
-    pub fn unmount(&self) -> Result<Unmounted, MountError> {
+    /// Unmounts, lazily if files are in use. For a per-user mount this only ends the service:
+    /// another process must unmount it, because its path is untrusted.
+    pub fn unmount(&self) -> Result<UnmountOutcome, MountError> {
         if let Some(stop) = &self.stop {
             stop.set();
-            return Ok(Unmounted::Clean);
+            return Ok(UnmountOutcome::Clean);
         }
         if !self.is_in_tree() {
-            return Ok(Unmounted::Clean);
+            return Ok(UnmountOutcome::Clean);
         }
         match mountpoint::unmount(&self.directory) {
-            Ok(()) => Ok(Unmounted::Clean),
-            // Busy, or a helper that does not say why.
+            Ok(()) => Ok(UnmountOutcome::Clean),
+            // In use, or the helper gave no reason.
             Err(_) => match mountpoint::detach(&self.directory) {
-                Ok(()) => Ok(Unmounted::Detached),
-                Err(_) if !self.is_in_tree() => Ok(Unmounted::Clean),
+                Ok(()) => Ok(UnmountOutcome::Detached),
+                Err(_) if !self.is_in_tree() => Ok(UnmountOutcome::Clean),
                 Err(cause) => {
                     Err(MountError::NotUnmounted { directory: self.directory.clone(), cause })
                 }
@@ -354,26 +348,25 @@ impl MountedSession {
         }
     }
 
-    /// Waits until the kernel ends the session, which it does when the last user of an unmounted
-    /// directory is gone; then makes everything durable.
+    /// Waits for the kernel to end the session, then makes everything durable.
     pub fn wait(mut self) -> Result<(), MountError> {
         let served = self.join();
         self.sync()?;
         Ok(served?)
     }
 
-    /// Makes everything accepted so far durable.
+    /// Makes all accepted changes durable.
     pub fn sync(&self) -> Result<(), MountError> {
         sync(self.fs.0.as_ref())
     }
 
-    /// Returns how it was mounted, whatever a remount has changed since.
+    /// Returns the options of the mount, without changes by a remount.
     #[must_use]
     pub fn options(&self) -> &MountOptions {
         &self.options
     }
 
-    /// Returns what changes the session while it is served.
+    /// Returns a handle for remounts.
     #[must_use]
     pub fn remounter(&self) -> Remounter {
         Remounter {
@@ -394,18 +387,16 @@ impl MountedSession {
         }
     }
 
-    /// Returns whether what is mounted on the directory now is still ours: another mount may have
-    /// taken the place since.
+    /// Returns whether the topmost mount on the directory is still this one.
     fn is_in_tree(&self) -> bool {
         let entry = mountpoint::mounted_on(&self.directory).ok().flatten();
         entry.is_some_and(|e| Some(&e.device) == self.device.as_ref())
     }
 }
 
-/// Makes everything durable that was accepted.
 pub(super) fn sync(fs: &dyn FileSystem) -> Result<(), MountError> {
     match fs.sync() {
-        // A pool that refuses changes has none to lose.
+        // A read-only pool has no changes to lose.
         Ok(()) | Err(FsError::ReadOnly { .. }) => Ok(()),
         Err(error) => Err(MountError::Sync(error)),
     }
@@ -421,7 +412,6 @@ impl Drop for MountedSession {
         }
     }
 }
-/// What to do where `/dev/fuse` cannot be opened.
 fn step_to_fuse(cause: &std::io::Error) -> &'static str {
     if cause.kind() == std::io::ErrorKind::PermissionDenied {
         "mount as root, or let users open it (`chmod 666 /dev/fuse`), as most systems do"

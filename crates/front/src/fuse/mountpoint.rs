@@ -1,7 +1,7 @@
-//! What is mounted on a directory, and how to take it away.
+//! Inspection and removal of mounts.
 //!
-//! A FUSE mount whose server died stays in place and answers every request with "Transport endpoint
-//! is not connected". It holds nothing, so it may be detached at any time.
+//! A FUSE mount without a server stays in place and fails every request with "Transport endpoint is
+//! not connected". It holds no state and may be detached at any time.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -13,66 +13,64 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::MountOptions;
 
-/// What mount(8) shows as the type of our mounts.
+/// File system type of our mounts in mount(8).
 pub const MOUNT_TYPE: &str = "fuse.holdfast";
 
-/// How often a directory is looked at while its server is dying: a request is aborted for each
-/// descriptor of the server's that still waits to be closed, and for each entry of its queues
-/// (256 of them), at worst.
+/// Most tries while a server exits. Each descriptor and each queue entry (256) may abort one
+/// request.
 const ABORTED_TRIES_MAX: usize = 512;
 
-/// Symbolic links on the way to a path (path_resolution(7)).
+/// Most symbolic links in a path (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// What a directory is, as a place to mount on.
+/// State of a directory as a mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mountpoint {
-    /// A directory; other file systems' mount points too.
+    /// A directory, maybe a mount point of another file system.
     Free,
-    /// There is no directory here.
+    /// Absent, or not a directory.
     NotDirectory,
-    /// A Holdfast mount with a server behind it.
+    /// A served Holdfast mount.
     Live {
-        /// The pool's path.
+        /// Path of the pool.
         source: String,
     },
-    /// A FUSE mount whose server is gone.
+    /// A FUSE mount without a server.
     Dead,
 }
 
-/// One line of the kernel's table of mounts.
+/// A line of the kernel's mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// The kernel's number of this mount; a copy of it has another.
+    /// Mount id. Bind mounts have their own.
     pub id: u64,
-    /// Where.
+    /// The mount point.
     pub directory: PathBuf,
-    /// File-system type: [`MOUNT_TYPE`] for ours.
+    /// File system type, [`MOUNT_TYPE`] for ours.
     pub kind: String,
-    /// What is mounted: the pool's path for ours.
+    /// The source, for ours the pool's path.
     pub source: String,
     /// Device number, as `major:minor`.
     pub device: String,
-    /// Options of the file system, which all copies of the mount have, and those of this mount.
+    /// Superblock options, common to all bind mounts, and options of this mount.
     pub options: (String, String),
 }
 
 impl MountEntry {
-    /// Whether the file system is read-only in all copies of the mount.
+    /// Returns whether the superblock is read-only.
     #[must_use]
     pub fn is_read_only_for_all(&self) -> bool {
         self.options.0.split(',').any(|word| word == "ro")
     }
 
-    /// Whether it is read-only here.
+    /// Returns whether this mount is read-only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.is_read_only_for_all() || self.options.1.split(',').any(|word| word == "ro")
     }
 }
 
-/// Returns the absolute path of `directory`. A mount point is not looked at, only the table of
-/// mounts: its server may be gone, or never answer.
+/// Returns the absolute path of `directory`. Never accesses a mount point, as its server may hang.
 pub fn absolute(directory: &Path) -> std::io::Result<PathBuf> {
     let path = std::path::absolute(directory)?;
     if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
@@ -84,12 +82,12 @@ pub fn absolute(directory: &Path) -> std::io::Result<PathBuf> {
     std::fs::canonicalize(&path)
 }
 
-/// Goes the way to `path`, symbolic links and all, and calls `enter` at each of our mounts before
-/// anything in it is looked at. What is not there is left to whoever opens the path.
+/// Walks `path` through symbolic links, and calls `enter` at each of our mounts before accessing
+/// anything in it. Ignores missing components.
 ///
 /// # Errors
 ///
-/// What `enter` says; the kernel's table of mounts cannot be read; too many links.
+/// An error of `enter`, an unreadable mount table, or too many links.
 pub fn follow<E: From<std::io::Error>>(
     path: &Path,
     enter: &mut dyn FnMut(&MountEntry) -> Result<(), E>,
@@ -124,10 +122,10 @@ pub fn follow<E: From<std::io::Error>>(
     Err(std::io::Error::from(Errno::LOOP).into())
 }
 
-/// Looks at `directory`.
+/// Returns the state of `directory`.
 pub fn inspect(directory: &Path) -> std::io::Result<Mountpoint> {
     let mut metadata = ask(directory);
-    // A request that was under way when the server died is aborted; the next is told the truth.
+    // Requests in progress when the server dies are aborted. Later ones get the final error.
     for _ in 0..ABORTED_TRIES_MAX {
         match &metadata {
             Err(error) if is_dying(error) => metadata = ask(directory),
@@ -146,21 +144,20 @@ pub fn inspect(directory: &Path) -> std::io::Result<Mountpoint> {
     }
 }
 
-/// Returns what `directory` is. The kernel may answer stat(2) from its cache long after the server
-/// died, but not statfs(2).
+/// Returns the metadata. Calls statfs(2) first: the kernel may answer stat(2) from its cache long
+/// after the server's end.
 fn ask(directory: &Path) -> std::io::Result<std::fs::Metadata> {
     rustix::fs::statfs(directory)?;
     std::fs::metadata(directory)
 }
 
-/// Returns whether `error` says that a mount's server went while it was asked: `ECANCELED` if its
-/// thread had ended that was to take the request.
+/// Returns whether the server went away during the request (`ECANCELED`: the thread of the
+/// request's queue ended).
 fn is_dying(error: &std::io::Error) -> bool {
     let dying = [Errno::CONNABORTED, Errno::CANCELED].map(|errno| Some(errno.raw_os_error()));
     dying.contains(&error.raw_os_error())
 }
 
-/// Returns whether `error` says that a mount's server is gone.
 fn is_dead(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
 }
@@ -170,12 +167,12 @@ pub fn mounted_on(directory: &Path) -> std::io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().rfind(|entry| entry.directory == directory))
 }
 
-/// Returns the kernel's table of mounts.
+/// Returns the mount table of this process.
 pub fn mounts() -> std::io::Result<Vec<MountEntry>> {
     mounts_in(Path::new("/proc/self/mountinfo"))
 }
 
-/// Returns the table of mounts of another process, and so of its namespace.
+/// Returns the mount table of the namespace of process `pid`.
 pub fn mounts_of(pid: i32) -> std::io::Result<Vec<MountEntry>> {
     mounts_in(&PathBuf::from(format!("/proc/{pid}/mountinfo")))
 }
@@ -185,36 +182,36 @@ fn mounts_in(table: &Path) -> std::io::Result<Vec<MountEntry>> {
     Ok(table.split(|&byte| byte == b'\n').filter_map(parse_mount).collect())
 }
 
-/// Changes the flags of the mount on `directory` to those of `options`: as all copies have them,
-/// and its own.
+/// Changes the flags of the mount on `directory`, of its superblock and its own, to those of
+/// `options`.
 ///
 /// # Errors
 ///
-/// What the system says: only root may; `EBUSY` if it is to be read only, and somebody writes.
+/// Needs root. `EBUSY` if the mount is to be read-only and has files open for writing.
 pub fn remount(directory: &Path, options: &MountOptions) -> std::io::Result<()> {
     Ok(rustix::mount::mount_remount(directory, options.kernel_flags(), "")?)
 }
 
-/// Takes the mount on `directory` away from the tree, whoever still uses it.
+/// Detaches the mount on `directory`, even if in use.
 pub fn detach(directory: &Path) -> std::io::Result<()> {
     unmount_with(directory, UnmountFlags::DETACH)
 }
 
-/// Unmounts `directory`; fails with `EBUSY` while files in it are in use.
+/// Unmounts `directory`. Fails with `EBUSY` while files in it are in use.
 pub fn unmount(directory: &Path) -> std::io::Result<()> {
     unmount_with(directory, UnmountFlags::empty())
 }
 
-/// Where the kernel keeps what controls FUSE connections.
+/// Mount point of the FUSE control file system.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Ends the connection of the FUSE mount whose device is `device` (`major:minor`): whatever is
-/// asked of it, by whoever holds it in whichever namespace, fails from now on, and its server ends.
-/// `scratch` is where the control file system may be mounted for a moment; it must not be there.
+/// Aborts the connection of the FUSE mount with device number `device` (`major:minor`), in all
+/// namespaces, which ends its server. `scratch` must not exist. If necessary, the FUSE control file
+/// system is mounted at `scratch` for a moment.
 ///
 /// # Errors
 ///
-/// What the system says: only root and the mount's user may.
+/// Needs root or the mount's user.
 pub fn abort(device: &str, scratch: &Path) -> std::io::Result<()> {
     let minor = device.split_once(':').map_or(device, |(_, minor)| minor);
     let order = |connections: &Path| {
@@ -225,14 +222,14 @@ pub fn abort(device: &str, scratch: &Path) -> std::io::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         done => return done,
     }
-    // Nobody has mounted it here, as in most containers.
+    // The control file system is not mounted, as in most containers.
     std::fs::create_dir(scratch)?;
     let mounted = rustix::mount::mount("none", scratch, "fusectl", MountFlags::empty(), None);
     let done = mounted.map_err(std::io::Error::from).and_then(|()| {
         let done = order(scratch);
         detach(scratch)?;
         match done {
-            // It has ended by itself.
+            // The connection ended before the abort.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             done => done,
         }
@@ -244,7 +241,7 @@ pub fn abort(device: &str, scratch: &Path) -> std::io::Result<()> {
 fn unmount_with(directory: &Path, flags: UnmountFlags) -> std::io::Result<()> {
     match rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
-        // Only root may; the setuid helper does it for others.
+        // Unmounting needs root, or the setuid helper.
         Err(Errno::PERM) => unmount_by_helper(directory, flags.contains(UnmountFlags::DETACH)),
         Err(error) => Err(error.into()),
     }
@@ -260,7 +257,7 @@ fn unmount_by_helper(directory: &Path, is_lazy: bool) -> std::io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    // It has no exit code for it, and no other language.
+    // The exit code does not name the cause, and the text is always English.
     let message = String::from_utf8_lossy(&output.stderr);
     if message.contains("busy") {
         return Err(Errno::BUSY.into());
@@ -268,8 +265,8 @@ fn unmount_by_helper(directory: &Path, is_lazy: bool) -> std::io::Result<()> {
     Err(std::io::Error::other(format!("fusermount3 -u: {}", message.trim())))
 }
 
-/// Parses a line of /proc/self/mountinfo (proc(5)):
-/// `id parent major:minor root directory options [optional fields] - type source options`.
+/// Parses a line of /proc/self/mountinfo (proc(5)): `id parent major:minor root directory options
+/// [optional fields] - type source options`.
 fn parse_mount(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -290,7 +287,7 @@ fn parse_mount(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// Replaces each backslash and three octal digits by the byte they stand for.
+/// Decodes octal escapes: a backslash and three digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -336,8 +333,7 @@ mod tests {
         assert_eq!(unescape(b"\\999"), b"\\999");
     }
 
-    /// Goal: a way is gone to its end, whatever links lead there and whatever is missing behind.
-    /// Method: none of our mounts is on it, so only a way without an end is refused.
+    /// Goal: symbolic links and missing components do not stop the walk. Only a loop is refused.
     #[test]
     fn a_way_ends_whatever_its_links() {
         let place = std::env::temp_dir().join(format!("holdfast-way-{}", std::process::id()));

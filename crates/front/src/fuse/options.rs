@@ -1,4 +1,4 @@
-//! How a directory is mounted.
+//! Mount options.
 
 use std::time::Duration;
 
@@ -6,21 +6,20 @@ use rustix::mount::MountFlags as KernelFlags;
 
 use super::kernel::FLAGS_DEFAULT;
 
-/// Most threads that serve one mount. Each holds a descriptor, and of two buffers of 1 MiB as much
-/// as its largest requests have used.
+/// Most threads of one mount. Each has a descriptor and two buffers of up to 1 MiB.
 pub const THREADS_MAX: usize = 64;
 
-/// Fewest threads by default: one may wait for a device while others answer from memory.
+/// Fewest threads by default: some answer from memory while others wait for a device.
 const THREADS_DEFAULT_MIN: usize = 4;
 
-/// How long a thread looks for the next request before it sleeps, by default: one client gains a
-/// third, and two lose nothing (docs/decisions/0016-own-fuse-transport.md).
+/// Default busy-polling time: one client gains a third, two lose nothing
+/// (docs/decisions/0016-own-fuse-transport.md).
 pub const POLL_TIME_DEFAULT: Duration = Duration::from_micros(50);
 
-/// Longest time a thread may look for the next request.
+/// Longest busy-polling time.
 pub const POLL_TIME_MAX: Duration = Duration::from_millis(10);
 
-/// A flag of mount(8): its word, the bit that it sets or clears, and whether `fusermount3` has it.
+/// A flag of mount(8): its word, the bit it sets or clears, and whether `fusermount3` supports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MountFlag {
     word: &'static str,
@@ -66,8 +65,7 @@ const FLAGS: [MountFlag; 23] = [
     kernel_flag("loud", KernelFlags::SILENT, false),
 ];
 
-/// Words of mount(8), systemd and /proc/mounts that mean nothing here: who mounts when, and what
-/// the kernel tells of every mount of ours.
+/// Words of mount(8), systemd and /proc/mounts without effect here.
 const WITHOUT_EFFECT: [&str; 15] = [
     "defaults",
     "auto",
@@ -86,7 +84,7 @@ const WITHOUT_EFFECT: [&str; 15] = [
     "norecovery",
 ];
 
-/// Beginnings of further options without effect, most of them with a value.
+/// Prefixes of further options without effect, most with a value.
 const PREFIXES_WITHOUT_EFFECT: [&str; 11] = [
     "x-",
     "X-",
@@ -101,8 +99,8 @@ const PREFIXES_WITHOUT_EFFECT: [&str; 11] = [
     "fsname=",
 ];
 
-/// Words by which users may mount, with what they imply, as mount(8) has it: a flag behind one of
-/// them wins.
+/// Words that let users mount, and the options they imply. A later option overrides these, as in
+/// mount(8).
 const MOUNTED_BY_USERS: [(&str, &str); 4] = [
     ("user", "noexec,nosuid,nodev"),
     ("users", "noexec,nosuid,nodev"),
@@ -110,98 +108,93 @@ const MOUNTED_BY_USERS: [(&str, &str); 4] = [
     ("group", "nosuid,nodev"),
 ];
 
-/// What SELinux takes, where the kernel has that. Elsewhere it is left out, as mount(8) does.
+/// SELinux options, ignored on kernels without SELinux, as in mount(8).
 const CONTEXTS: [&str; 4] = ["context=", "fscontext=", "defcontext=", "rootcontext="];
-/// Is there where the kernel has SELinux.
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 
-/// By what the kernel's requests come.
+/// Choice of transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TransportChoice {
-    /// By io_uring where that can be, else by /dev/fuse.
+pub enum FuseTransportChoice {
+    /// io_uring where possible, else /dev/fuse.
     Auto,
-    /// By io_uring; where that cannot be by /dev/fuse, with a warning.
+    /// io_uring. Falls back to /dev/fuse with a warning.
     Uring,
-    /// By /dev/fuse.
+    /// /dev/fuse.
     Dev,
 }
 
-/// Whether processors are kept from halting while a client works.
+/// Whether CPUs are kept from halting while a client works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuLatency {
-    /// On a virtual machine of few processors, where waking a halted one takes longest.
+    /// On virtual machines with few CPUs, where wake-ups are slowest.
     Auto,
-    /// Wherever it may be asked for.
+    /// Wherever supported.
     On,
     /// Never.
     Off,
 }
 
-/// Of which files the kernel keeps nothing: each read(2) and write(2) comes here.
+/// Files that use direct I/O, bypassing the kernel's page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectIo {
-    /// Of those that are opened with `O_DIRECT`.
+    /// Files opened with `O_DIRECT`.
     #[default]
     Asked,
-    /// Of those, too, whose extended attribute [`DIRECT_IO_MARK`] is `on` when they are opened.
+    /// Also files with the extended attribute [`DIRECT_IO_MARK`] set to `on` at open.
     Marked,
-    /// Of all.
+    /// All files.
     All,
 }
 
-/// The extended attribute that marks a file for direct I/O.
+/// Extended attribute that marks a file for direct I/O.
 pub const DIRECT_IO_MARK: &[u8] = b"user.holdfast.direct_io";
 
-/// How a directory is mounted.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What mount(8) shows as the source: the pool's path.
+    /// Source shown by mount(8), the pool's path.
     pub fs_name: String,
-    /// Refuse every change.
+    /// Read-only mount.
     pub is_read_only: bool,
-    /// Whether the pool discards what is free; `None`: it is not said.
+    /// Whether the pool discards free space, or `None` for its default.
     pub discards: Option<bool>,
-    /// Let all users in, not only the one who mounts. Others than root need `user_allow_other` in
-    /// /etc/fuse.conf for it.
+    /// Access for other users too. Without root this needs `user_allow_other` in /etc/fuse.conf.
     pub allows_others: bool,
-    /// Threads that answer requests: 1 to [`THREADS_MAX`].
+    /// Serving threads, 1 to [`THREADS_MAX`].
     pub thread_count: usize,
-    /// Let the kernel gather writes. Faster for small writes, but what was not fsynced is lost when
-    /// the server is killed, where otherwise the server has it.
+    /// Writeback cache of the kernel. Faster for small writes, but a killed server loses those
+    /// without fsync.
     pub has_writeback_cache: bool,
-    /// How long a thread looks for the next request before it sleeps; zero: it sleeps at once. At
-    /// most [`POLL_TIME_MAX`].
+    /// Busy-polling time, at most [`POLL_TIME_MAX`]. Zero disables polling.
     pub poll_time: Duration,
-    /// Have no extended attributes: none is told or taken, access lists and capabilities of files
-    /// count for nothing, and the kernel does not ask for them before each first write.
+    /// No extended attributes, hence no ACLs and file capabilities, and no fetches before first
+    /// writes.
     pub has_no_xattrs: bool,
-    /// By what the kernel's requests come.
-    pub transport: TransportChoice,
-    /// Whether processors are kept from halting while a client works.
+    /// Choice of transport.
+    pub transport: FuseTransportChoice,
+    /// Whether CPUs are kept from halting while a client works.
     pub cpu_latency: CpuLatency,
-    /// Whether others may change the files too, by other mounts or over a network.
+    /// Whether other mounts or exports may change the files too.
     pub is_shared: bool,
-    /// Of which files the kernel keeps nothing.
+    /// Files that use direct I/O.
     pub direct_io: DirectIo,
-    /// As whom each request is done and checked here, whoever asked the kernel: user, group and
-    /// other groups; `None`: as whoever the kernel says, who has checked it.
+    /// Credentials (user, group, groups) for all requests, checked by the file system. `None` for
+    /// the requesting user's, checked by the kernel.
     pub acts_as: Option<(u32, u32, Vec<u32>)>,
-    /// Whether numbers of inodes have 32 bits, and places in directories 31: what does not fit is
+    /// Inode numbers have at most 32 bits, directory cookies 31. A file with a larger number is
     /// refused.
     pub has_small_numbers: bool,
-    /// Whether a mount that is there is to be changed.
+    /// Change an existing mount.
     pub is_remount: bool,
-    /// Flags of mount(8): `noexec`, `nodev` and so on.
     flags: Vec<MountFlag>,
-    /// For SELinux, as mount(8) has them.
     contexts: Vec<String>,
 }
 
-/// An option of `-o` that is not known, or not to be had, here.
+/// An unknown or unsupported `-o` option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("mount option `{option}`: {cause}")]
 pub struct UnknownOption {
-    /// The option as it was given.
+    /// The option as given.
     pub option: String,
     cause: &'static str,
 }
@@ -221,8 +214,8 @@ impl UnknownOption {
 }
 
 impl MountOptions {
-    /// Returns the defaults for a file system shown as `fs_name`. Root lets others in and honours
-    /// device nodes and setuid bits, as mount(8) does.
+    /// Returns the defaults for source `fs_name`. For root they admit other users, device nodes and
+    /// setuid bits, as in mount(8).
     #[must_use]
     pub fn new(fs_name: &str) -> MountOptions {
         let is_root = rustix::process::geteuid().is_root();
@@ -236,7 +229,7 @@ impl MountOptions {
             has_writeback_cache: false,
             poll_time: POLL_TIME_DEFAULT,
             has_no_xattrs: false,
-            transport: TransportChoice::Dev,
+            transport: FuseTransportChoice::Dev,
             cpu_latency: CpuLatency::Auto,
             is_shared: false,
             direct_io: DirectIo::Asked,
@@ -248,7 +241,8 @@ impl MountOptions {
         }
     }
 
-    /// Applies options as mount(8) writes them: `ro,noexec`. The last of two that contradict wins.
+    /// Applies options in the form of mount(8): `ro,noexec`. Of contradicting options the last
+    /// wins.
     pub fn apply(&mut self, options: &str) -> Result<(), UnknownOption> {
         for option in split(options) {
             match option {
@@ -260,7 +254,7 @@ impl MountOptions {
                 "nodiscard" => self.discards = Some(false),
                 "noxattr" => self.has_no_xattrs = true,
                 "inode32" => self.has_small_numbers = true,
-                // mount(8) takes the second for itself.
+                // mount(8) consumes `shared` itself.
                 "share" | "shared" => self.is_shared = true,
                 "direct_io" => self.direct_io = DirectIo::All,
                 "direct_io=marked" => self.direct_io = DirectIo::Marked,
@@ -270,7 +264,6 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Applies what mount(8) has for every file system.
     fn apply_generic(&mut self, option: &str) -> Result<(), UnknownOption> {
         let begins = |prefixes: &[&str]| prefixes.iter().any(|it| option.starts_with(it));
         let word = if option.starts_with("user=") { "user" } else { option };
@@ -288,13 +281,13 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Whether access times are to stay as they are.
+    /// Returns whether access times are never updated.
     #[must_use]
     pub fn has_no_atime(&self) -> bool {
         self.has(KernelFlags::NOATIME)
     }
 
-    /// Whether access times of directories are to stay as they are.
+    /// Returns whether access times of directories are never updated.
     #[must_use]
     pub fn has_no_diratime(&self) -> bool {
         self.has(KernelFlags::NODIRATIME)
@@ -304,8 +297,8 @@ impl MountOptions {
         self.flags.iter().any(|flag| flag.bit == bit && flag.is_set)
     }
 
-    /// Returns the option that is asked for by `options` and is another than at the mount, where a
-    /// remount cannot change it.
+    /// Returns an option of `options` that differs from this mount's and that a remount cannot
+    /// change.
     #[must_use]
     pub fn fixed_option_in(&self, options: &MountOptions) -> Option<&'static str> {
         let changed = [
@@ -322,24 +315,22 @@ impl MountOptions {
         changed.into_iter().find(|(_, is_changed)| *is_changed).map(|(word, _)| word)
     }
 
-    /// Returns the option that `fusermount3` does not have and that gives less than without it.
+    /// Returns an option that restricts the mount and that `fusermount3` does not support.
     pub(super) fn option_of_root(&self) -> Option<&'static str> {
         self.has(KernelFlags::NOSYMFOLLOW).then_some("nosymfollow")
     }
 
-    /// Returns what SELinux is to be given.
     pub(super) fn contexts(&self) -> &[String] {
         if std::path::Path::new(SELINUX).exists() { &self.contexts } else { &[] }
     }
 
-    /// Returns what is mounted as the helper is given it: it takes a comma or a backslash behind a
-    /// backslash for itself. So the kernel shows the path of the pool, and of no other.
+    /// Returns the source, escaped for the helper: in its options, a backslash escapes commas and
+    /// backslashes.
     pub(super) fn source_name(&self) -> String {
         let plain = self.fs_name.replace(['\n', '\0'], "_");
         plain.replace('\\', "\\\\").replace(',', "\\,")
     }
 
-    /// Returns the flags of mount(2).
     pub(super) fn kernel_flags(&self) -> KernelFlags {
         let mut flags = FLAGS_DEFAULT;
         flags.set(KernelFlags::RDONLY, self.is_read_only);
@@ -349,7 +340,6 @@ impl MountOptions {
         flags
     }
 
-    /// Returns the flags as the helper takes them.
     pub(super) fn flags_text(&self) -> String {
         let mut text = String::from(if self.is_read_only { "ro" } else { "rw" });
         for flag in self.flags.iter().filter(|flag| flag.has_helper) {
@@ -360,7 +350,7 @@ impl MountOptions {
     }
 }
 
-/// Splits options at their commas, but for those between quotes, as of an SELinux context.
+/// Splits options at commas outside quotes, as in SELinux contexts.
 fn split(options: &str) -> impl Iterator<Item = &str> {
     let mut is_quoted = false;
     let parts = options.split(move |c: char| {
@@ -410,8 +400,7 @@ mod tests {
         }
     }
 
-    /// Goal: what mount(8), systemd and /proc/mounts write is taken: each word is honoured, or
-    /// means nothing here.
+    /// Goal: the words of mount(8), systemd and /proc/mounts are accepted.
     #[test]
     fn the_words_of_mount_are_taken() {
         let line = "rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,\

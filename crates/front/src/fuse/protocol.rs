@@ -1,42 +1,41 @@
-//! What a FUSE request asks and what a reply says, in words of our own.
+//! FUSE requests and replies, independent of their encoding.
 //!
-//! Transport and server share these types, and neither sees the other's. They carry what the
-//! protocol carries and leave out what this front never uses (file handles, lock owners, open
-//! flags): everything is addressed by node id.
+//! Transport and server share only these types. Parts of the protocol that this front never uses
+//! are left out (file handles, lock owners, open flags). All operations address files by node id.
 
-use engine::vnode::api::{
-    Attr, Data, Fallocate, FileKind, Ino, RenameMode, Seek, SetAttr, StatFs, XattrMode,
+use engine::api::{
+    Attr, Fallocate, FileKind, Ino, RenameMode, Seek, SetAttr, StatFs, WriteData, XattrMode,
 };
 use rustix::io::Errno;
 
-/// Number of a file in the protocol. The root is always 1.
+/// Protocol number of a file. The root is always 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
 /// The root's node id, fixed by the protocol.
 pub const ROOT_NODE: NodeId = NodeId(1);
 
-/// Translates between node ids and inode numbers.
+/// Translation between node ids and inode numbers.
 ///
-/// 1. The slot of the mounted fileset and slot 0 change places: what is in the fileset itself has
-///    its number there, the same for each snapshot of it, and all else (its `.clones`) a number of
-///    more than 40 bits that nothing in it has.
-/// 2. The root and the inode whose number is then 1 change places.
+/// 1. Exchange the slot of the mounted fileset and slot 0. So files of the fileset have their small
+///    numbers within the fileset, equal in each snapshot. All other numbers (below `.snapshots`)
+///    have more than 40 bits.
+/// 2. Exchange the number of the root and number 1.
 ///
-/// So each direction is total, one to one, and the same after every restart (FU2).
+/// So each direction is total, one to one, and stable across restarts (FU2).
 #[derive(Clone, Copy, Debug)]
 pub struct NodeNumbers {
     root: Ino,
 }
 
 impl NodeNumbers {
-    /// Returns the translation for a file system whose root is `root`.
+    /// Returns the translation for root `root`.
     #[must_use]
     pub fn new(root: Ino) -> NodeNumbers {
         NodeNumbers { root }
     }
 
-    /// Returns the inode that `node` names.
+    /// Returns the inode of `node`.
     #[must_use]
     pub fn ino_of(&self, node: NodeId) -> Ino {
         self.in_other_slot(Ino(self.with_root_first(node.0)))
@@ -69,23 +68,23 @@ impl NodeNumbers {
     }
 }
 
-/// Who sent a request. The kernel has checked what it may do (FU4).
+/// Credentials of a request. The kernel has checked permissions (FU4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// File-system user id.
     pub uid: u32,
     /// File-system group id.
     pub gid: u32,
-    /// The thread, as the kernel numbers them; 0: none that it may tell.
+    /// Kernel id of the calling thread, or 0 if unknown.
     pub thread: u32,
 }
 
-/// A file in a reply. One reference, where it stands for a name (FU3).
+/// A file in a reply. In the reply to a lookup or creation, the kernel gets one reference (FU3).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// Its number in the protocol.
+pub struct FuseNode {
+    /// Node id.
     pub id: NodeId,
-    /// Its attributes; the inode number in them is not for the kernel.
+    /// Attributes. The kernel gets `id` instead of their inode number.
     pub attr: Attr,
 }
 
@@ -94,141 +93,140 @@ pub struct Node {
 pub struct ListedName<'a> {
     /// The name.
     pub name: &'a [u8],
-    /// The number of what it names.
+    /// The file's node id.
     pub id: NodeId,
-    /// What sort of file it is.
+    /// The file's type.
     pub kind: FileKind,
-    /// Where to go on after this name.
+    /// Cookie to resume after this name.
     pub cookie: u64,
 }
 
-/// Where a listing goes: a transport's reply of bounded size.
+/// The buffer of a listing: a reply of bounded size.
 pub trait Listing {
-    /// Adds a name, or returns `false`, changing nothing, where it does not fit. In a listing with
-    /// attributes `None` makes the kernel look the name up when it needs more: for `.` and `..`,
-    /// and for a file whose attributes cannot be read. No reference goes with it.
+    /// Adds a name. Returns `false`, without a change, if the name does not fit. In a listing with
+    /// attributes, `node` is `None` for `.`, `..` and files with unreadable attributes: the entry
+    /// carries no reference, and the kernel looks the name up.
     #[must_use]
-    fn add(&mut self, name: ListedName<'_>, node: Option<&Node>) -> bool;
+    fn add(&mut self, name: ListedName<'_>, node: Option<&FuseNode>) -> bool;
 }
 
-/// What a file is born with, beside its kind.
+/// Initial attributes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewNode {
     /// Permission bits.
     pub mode: u16,
-    /// Permission bits to leave out, unless the directory has a default access list; 0 where the
-    /// kernel has applied the umask.
+    /// Umask, which a default ACL overrides. 0 if the kernel has applied it.
     pub umask: u16,
 }
 
-/// Operations that this front declines, so that the kernel helps itself.
+/// Operations declined, so that the kernel uses its own implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declined {
-    /// close(2): nothing is held back that a close could report.
+    /// close(2): there are no delayed errors to report.
     Flush,
-    /// access(2), which `default_permissions` answers.
+    /// access(2), answered by `default_permissions`.
     Access,
     /// ioctl(2).
     Ioctl,
     /// poll(2): files are always ready.
     Poll,
-    /// Locks, which the kernel keeps among its own processes.
+    /// Locks, kept by the kernel for its own processes.
     Lock,
-    /// Mapping a file block to a device block.
+    /// Mapping of a file block to a device block.
     Bmap,
 }
 
-/// One request.
-pub enum Request<'a> {
-    /// Find a name. Takes a reference.
+/// One request. A reply with an entry gives the kernel a reference (FU3).
+pub enum FuseRequest<'a> {
+    /// Looks a name up.
     Lookup {
-        /// The directory; for the name `.`, a file of any kind.
+        /// The directory, or a file of any kind for the name `.`.
         parent: NodeId,
-        /// The name; `.` and `..` are names here.
+        /// The name, maybe `.` or `..`.
         name: &'a [u8],
     },
-    /// Give references back. Has no reply.
+    /// Releases references. Has no reply.
     Forget {
         /// The file.
         node: NodeId,
-        /// How many.
+        /// References to release.
         count: u64,
     },
-    /// Tell the attributes.
+    /// Returns attributes.
     GetAttr {
         /// The file.
         node: NodeId,
     },
-    /// Tell the attributes and the time of birth.
+    /// Returns attributes with the birth time.
     Statx {
         /// The file.
         node: NodeId,
     },
-    /// Change attributes.
+    /// Changes attributes.
     SetAttr {
         /// The file.
         node: NodeId,
-        /// What to change.
+        /// The changes.
         change: SetAttr,
-        /// Whether a new size takes setuid and setgid away.
+        /// A new size clears setuid and setgid.
         kills_set_bits: bool,
     },
-    /// Tell the target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ReadLink {
         /// The link.
         node: NodeId,
     },
-    /// Make a file that is no symbolic link. Takes a reference.
+    /// Creates a file other than a symbolic link.
     MakeNode {
         /// The directory.
         parent: NodeId,
         /// The name.
         name: &'a [u8],
-        /// What sort of file.
+        /// The file's type.
         kind: FileKind,
-        /// What it is born with.
+        /// Initial attributes.
         new: NewNode,
         /// Device number.
         rdev: u32,
     },
-    /// Open a file or directory. A mount that is alone declines, unless it says of which files the
-    /// kernel keeps nothing: there is no state to open.
+    /// Opens a file or directory. Declined on a mount that is not shared, as opens need no state,
+    /// except if the mount selects files for direct I/O.
     Open {
         /// The file.
         node: NodeId,
-        /// Whether it is a directory.
+        /// Opens a directory, not a file.
         is_directory: bool,
     },
-    /// Make a regular file and open it, in one. Takes a reference. A mount that is alone declines:
-    /// the kernel makes the file and needs no word to open and close it, which is two messages and
-    /// not three, and nobody comes in between, for it holds its own lock (FU1).
+    /// Creates and opens a regular file. Declined on a mount that is not shared: MKNOD without OPEN
+    /// and RELEASE is two messages instead of three, and the kernel's directory lock prevents races
+    /// (FU1).
     Create {
         /// The directory.
         parent: NodeId,
         /// The name.
         name: &'a [u8],
-        /// What it is born with.
+        /// Initial attributes.
         new: NewNode,
-        /// Whether the name must be free (`O_EXCL`).
+        /// The name must not exist (`O_EXCL`).
         is_exclusive: bool,
     },
-    /// Make a regular file without a name, and open it. Takes a reference.
+    /// Creates and opens an unnamed regular file.
     Tmpfile {
         /// The directory.
         parent: NodeId,
-        /// What it is born with.
+        /// Initial attributes.
         new: NewNode,
     },
-    /// Make a symbolic link. Takes a reference.
+    /// Creates a symbolic link.
     Symlink {
         /// The directory.
         parent: NodeId,
         /// The name.
         name: &'a [u8],
-        /// Where it points.
+        /// The link's target.
         target: &'a [u8],
     },
-    /// Give a file one more name. Takes a reference.
+    /// Adds a name to a file.
     Link {
         /// The file.
         node: NodeId,
@@ -237,258 +235,259 @@ pub enum Request<'a> {
         /// The name.
         name: &'a [u8],
     },
-    /// Remove a name that is no directory.
+    /// Removes a name of a file other than a directory.
     Unlink {
         /// The directory.
         parent: NodeId,
         /// The name.
         name: &'a [u8],
     },
-    /// Remove an empty directory.
+    /// Removes an empty directory.
     Rmdir {
         /// The directory.
         parent: NodeId,
         /// The name.
         name: &'a [u8],
     },
-    /// Move a name.
+    /// Moves a name.
     Rename {
-        /// The directory and the name it has.
+        /// The old directory and name.
         source: (NodeId, &'a [u8]),
-        /// The directory and the name it gets.
+        /// The new directory and name.
         target: (NodeId, &'a [u8]),
-        /// What to do where the target is there.
+        /// Behaviour if the target exists.
         mode: RenameMode,
     },
-    /// Write data.
+    /// Writes data.
     Write {
         /// The file.
         node: NodeId,
-        /// Where.
+        /// File offset.
         offset: u64,
-        /// What.
-        data: Data<'a>,
-        /// Whether it takes setuid and setgid away.
+        /// The data.
+        data: WriteData<'a>,
+        /// Clears setuid and setgid.
         kills_set_bits: bool,
-        /// Whether the kernel writes pages back that it holds (FU8).
+        /// Write-back of cached pages (FU8).
         is_of_cache: bool,
     },
-    /// List names.
+    /// Lists names.
     ReadDir {
         /// The directory.
         node: NodeId,
-        /// Go on after this one; 0: from the first.
+        /// Cookie to resume after, 0 for the beginning.
         cookie: u64,
-        /// Whether attributes are wanted too. Then each name but `.` and `..` takes a reference.
+        /// Attributes are wanted too. Each name but `.` and `..` then takes a reference.
         with_nodes: bool,
-        /// Whether the directory keeps its access time (`O_NOATIME`).
+        /// `O_NOATIME`.
         keeps_atime: bool,
-        /// Where the names go.
+        /// The buffer for names.
         listing: &'a mut dyn Listing,
     },
-    /// Tell an extended attribute, or with no room its size.
+    /// Returns an extended attribute, or its size.
     GetXattr {
         /// The file.
         node: NodeId,
         /// The attribute.
         name: &'a [u8],
-        /// How much at most; 0: tell how much it is.
+        /// Buffer size. 0 requests the size of the value.
         room_bytes: u32,
     },
-    /// List the names of extended attributes, or with no room the size of the list.
+    /// Lists the names of extended attributes, or returns the size of the list.
     ListXattr {
         /// The file.
         node: NodeId,
-        /// How much at most; 0: tell how much it is.
+        /// Buffer size. 0 requests the size of the list.
         room_bytes: u32,
     },
-    /// Set an extended attribute.
+    /// Sets an extended attribute.
     SetXattr {
         /// The file.
         node: NodeId,
         /// The attribute.
         name: &'a [u8],
-        /// Its value.
+        /// The value.
         value: &'a [u8],
-        /// Whether it may be there.
+        /// Behaviour if the attribute exists.
         mode: XattrMode,
-        /// Whether the setgid bit goes, as chmod(2) would take it from who is not in the group.
+        /// Clears setgid, as chmod(2) would for a caller outside the group.
         kills_setgid: bool,
     },
-    /// Remove an extended attribute.
+    /// Removes an extended attribute.
     RemoveXattr {
         /// The file.
         node: NodeId,
         /// The attribute.
         name: &'a [u8],
     },
-    /// Take or give back space.
+    /// Allocates or frees space.
     Fallocate {
         /// The file.
         node: NodeId,
-        /// From where.
+        /// File offset.
         offset: u64,
-        /// How much.
+        /// Length.
         length_bytes: u64,
-        /// What to do.
+        /// The operation.
         mode: Fallocate,
     },
-    /// Find data or a hole.
+    /// Finds data or a hole.
     Seek {
         /// The file.
         node: NodeId,
-        /// From where.
+        /// File offset.
         offset: u64,
-        /// What to find.
+        /// Data or hole.
         what: Seek,
     },
-    /// Copy from file to file.
+    /// Copies between files.
     CopyRange {
-        /// The file and where.
+        /// File and offset.
         source: (NodeId, u64),
-        /// The file and where.
+        /// File and offset.
         target: (NodeId, u64),
-        /// How much at most.
+        /// Most bytes to copy.
         length_bytes: u64,
-        /// Whether the reply tells 64 bits; else 32.
+        /// The reply has a 64-bit count, not a 32-bit one.
         is_long: bool,
     },
-    /// Tell sizes and counts.
+    /// Returns sizes and counts.
     StatFs,
-    /// Something this front leaves to the kernel.
+    /// An operation left to the kernel.
     Decline(Declined),
 }
 
-impl Request<'_> {
-    /// Returns the files that it asks about. Those of which it gives references back are none.
+impl FuseRequest<'_> {
+    /// Returns the files that the request uses, other than those it releases.
     pub(super) fn nodes(&self) -> [Option<NodeId>; 2] {
         match self {
-            Request::Lookup { parent: node, .. }
-            | Request::GetAttr { node }
-            | Request::Statx { node }
-            | Request::SetAttr { node, .. }
-            | Request::ReadLink { node }
-            | Request::MakeNode { parent: node, .. }
-            | Request::Open { node, .. }
-            | Request::Create { parent: node, .. }
-            | Request::Tmpfile { parent: node, .. }
-            | Request::Symlink { parent: node, .. }
-            | Request::Unlink { parent: node, .. }
-            | Request::Rmdir { parent: node, .. }
-            | Request::Write { node, .. }
-            | Request::ReadDir { node, .. }
-            | Request::GetXattr { node, .. }
-            | Request::ListXattr { node, .. }
-            | Request::SetXattr { node, .. }
-            | Request::RemoveXattr { node, .. }
-            | Request::Fallocate { node, .. }
-            | Request::Seek { node, .. } => [Some(*node), None],
-            Request::Link { node, parent, .. } => [Some(*node), Some(*parent)],
-            Request::Rename { source, target, .. } => [Some(source.0), Some(target.0)],
-            Request::CopyRange { source, target, .. } => [Some(source.0), Some(target.0)],
-            Request::Forget { .. } | Request::StatFs | Request::Decline(_) => [None, None],
+            FuseRequest::Lookup { parent: node, .. }
+            | FuseRequest::GetAttr { node }
+            | FuseRequest::Statx { node }
+            | FuseRequest::SetAttr { node, .. }
+            | FuseRequest::ReadLink { node }
+            | FuseRequest::MakeNode { parent: node, .. }
+            | FuseRequest::Open { node, .. }
+            | FuseRequest::Create { parent: node, .. }
+            | FuseRequest::Tmpfile { parent: node, .. }
+            | FuseRequest::Symlink { parent: node, .. }
+            | FuseRequest::Unlink { parent: node, .. }
+            | FuseRequest::Rmdir { parent: node, .. }
+            | FuseRequest::Write { node, .. }
+            | FuseRequest::ReadDir { node, .. }
+            | FuseRequest::GetXattr { node, .. }
+            | FuseRequest::ListXattr { node, .. }
+            | FuseRequest::SetXattr { node, .. }
+            | FuseRequest::RemoveXattr { node, .. }
+            | FuseRequest::Fallocate { node, .. }
+            | FuseRequest::Seek { node, .. } => [Some(*node), None],
+            FuseRequest::Link { node, parent, .. } => [Some(*node), Some(*parent)],
+            FuseRequest::Rename { source, target, .. } => [Some(source.0), Some(target.0)],
+            FuseRequest::CopyRange { source, target, .. } => [Some(source.0), Some(target.0)],
+            FuseRequest::Forget { .. } | FuseRequest::StatFs | FuseRequest::Decline(_) => {
+                [None, None]
+            }
         }
     }
 
-    /// Whether it changes a file or a name.
     pub(super) fn is_change(&self) -> bool {
         match self {
-            Request::SetAttr { .. }
-            | Request::MakeNode { .. }
-            | Request::Create { .. }
-            | Request::Tmpfile { .. }
-            | Request::Symlink { .. }
-            | Request::Link { .. }
-            | Request::Unlink { .. }
-            | Request::Rmdir { .. }
-            | Request::Rename { .. }
-            | Request::Write { .. }
-            | Request::SetXattr { .. }
-            | Request::RemoveXattr { .. }
-            | Request::Fallocate { .. }
-            | Request::CopyRange { .. } => true,
-            Request::Lookup { .. }
-            | Request::Forget { .. }
-            | Request::GetAttr { .. }
-            | Request::Statx { .. }
-            | Request::ReadLink { .. }
-            | Request::Open { .. }
-            | Request::ReadDir { .. }
-            | Request::GetXattr { .. }
-            | Request::ListXattr { .. }
-            | Request::Seek { .. }
-            | Request::StatFs
-            | Request::Decline(_) => false,
+            FuseRequest::SetAttr { .. }
+            | FuseRequest::MakeNode { .. }
+            | FuseRequest::Create { .. }
+            | FuseRequest::Tmpfile { .. }
+            | FuseRequest::Symlink { .. }
+            | FuseRequest::Link { .. }
+            | FuseRequest::Unlink { .. }
+            | FuseRequest::Rmdir { .. }
+            | FuseRequest::Rename { .. }
+            | FuseRequest::Write { .. }
+            | FuseRequest::SetXattr { .. }
+            | FuseRequest::RemoveXattr { .. }
+            | FuseRequest::Fallocate { .. }
+            | FuseRequest::CopyRange { .. } => true,
+            FuseRequest::Lookup { .. }
+            | FuseRequest::Forget { .. }
+            | FuseRequest::GetAttr { .. }
+            | FuseRequest::Statx { .. }
+            | FuseRequest::ReadLink { .. }
+            | FuseRequest::Open { .. }
+            | FuseRequest::ReadDir { .. }
+            | FuseRequest::GetXattr { .. }
+            | FuseRequest::ListXattr { .. }
+            | FuseRequest::Seek { .. }
+            | FuseRequest::StatFs
+            | FuseRequest::Decline(_) => false,
         }
     }
 
-    /// Whether its answer takes a reference on one file.
+    /// Returns whether the reply takes a reference on one file.
     pub(super) fn takes_reference(&self) -> bool {
         matches!(
             self,
-            Request::Lookup { .. }
-                | Request::MakeNode { .. }
-                | Request::Create { .. }
-                | Request::Tmpfile { .. }
-                | Request::Symlink { .. }
-                | Request::Link { .. }
+            FuseRequest::Lookup { .. }
+                | FuseRequest::MakeNode { .. }
+                | FuseRequest::Create { .. }
+                | FuseRequest::Tmpfile { .. }
+                | FuseRequest::Symlink { .. }
+                | FuseRequest::Link { .. }
         )
     }
 }
 
-/// A read of data. It is no [`Request`], for it is asked for with others.
+/// A read of data. Separate from [`FuseRequest`], as reads are batched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// The file.
     pub node: NodeId,
-    /// From where.
+    /// File offset.
     pub offset: u64,
-    /// How much at most.
+    /// Most bytes to read.
     pub length_bytes: u32,
-    /// Whether the file keeps its access time (`O_NOATIME`).
+    /// `O_NOATIME`.
     pub keeps_atime: bool,
 }
 
 /// One reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// Done.
+    /// Success.
     Done,
-    /// Nothing is sent: the request has no reply.
+    /// No reply is sent.
     Silence,
-    /// There is no file of this name.
+    /// No such name.
     Absent,
     /// A name's file, with one reference.
-    Entry(Node),
-    /// A file with one reference, made and opened.
+    Entry(FuseNode),
+    /// A file created and opened, with one reference.
     Created {
         /// The file.
-        node: Node,
-        /// Whether the kernel keeps nothing of it.
+        node: FuseNode,
+        /// Use direct I/O.
         is_direct: bool,
     },
-    /// A file is opened.
+    /// An opened file.
     Opened {
-        /// Whether the kernel keeps nothing of it.
+        /// Use direct I/O.
         is_direct: bool,
     },
     /// Attributes.
-    Attr(Node),
-    /// Attributes with the time of birth.
-    Statx(Node),
+    Attr(FuseNode),
+    /// Attributes with the birth time.
+    Statx(FuseNode),
     /// The value of an extended attribute, a symbolic link, or a listing.
     Data(&'a [u8]),
-    /// How many bytes were written, or copied where the reply has 32 bits.
+    /// Bytes written, or copied with a 32-bit count.
     Written(u32),
-    /// How many bytes were copied.
+    /// Bytes copied.
     Copied(u64),
-    /// How many bytes an extended attribute or the list of them has.
+    /// Size of an extended attribute or of their list.
     Room(u32),
-    /// Where what was sought is.
+    /// Offset found.
     Offset(u64),
     /// Sizes and counts.
     StatFs(StatFs),
-    /// Refused or failed.
+    /// An error.
     Error(Errno),
 }
 
@@ -496,8 +495,8 @@ pub enum Reply<'a> {
 mod tests {
     use super::*;
 
-    /// Goal: numbers are translated one to one, whatever slot the root is in, and those of its own
-    /// fileset are small; those of other filesets are none of them.
+    /// Goal: the translation is one to one for any root slot. The fileset's own numbers are small,
+    /// and differ from those of other filesets.
     #[test]
     fn numbers_are_translated_one_to_one() {
         for slot in [0, 1, 77, (1 << 23) - 2] {

@@ -1,4 +1,4 @@
-//! Serving until the end: the kernel's, or a signal's.
+//! Serving a mount until it is unmounted or a signal arrives.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
@@ -7,29 +7,28 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-use super::mount::{MountError, MountedSession, Unmounted};
+use super::mount::{MountError, MountedSession, UnmountOutcome};
 
-/// How long processes that hold files may go on after a signal has detached the mount. A service
-/// manager waits 90 s before it kills; this leaves time for the last sync.
+/// Grace period for open files after a signal. A service manager kills after 90 s, which leaves
+/// time for the last sync.
 const DRAIN_TIME: Duration = Duration::from_secs(20);
 
-/// How often the end of the session is looked for.
 const POLL_TIME: Duration = Duration::from_millis(50);
 
-/// Why serving ended. In each case everything is durable.
+/// Reason for the end of service. Everything is durable in each case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndCause {
-    /// Somebody unmounted the directory.
+    /// The directory was unmounted.
     Unmounted,
-    /// A signal came, and the directory was unmounted.
+    /// A signal arrived, and the directory was unmounted.
     Signal(i32),
-    /// A signal came, and some processes still hold files after 20 s, or a second signal came
-    /// first. They get errors from now on.
+    /// A signal arrived. Files were still open after 20 s or at a second signal, and their users
+    /// get errors.
     Cut(i32),
 }
 
-/// SIGTERM, SIGINT, SIGQUIT and SIGHUP, caught; SIGHUP not where it was ignored when the process
-/// began, as nohup(1) has it. Listen before mounting: a signal in between would leave a dead mount.
+/// Receiver of SIGTERM, SIGINT, SIGQUIT and SIGHUP (unless ignored at start, as with nohup(1)).
+/// Create it before mounting: an earlier signal would leave a dead mount.
 #[derive(Debug)]
 pub struct StopSignals {
     arrived: Receiver<i32>,
@@ -38,7 +37,7 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Catches the signals from now on, for the whole process.
+    /// Catches the signals in the whole process.
     pub fn listen() -> std::io::Result<StopSignals> {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT])?;
         if !is_ignored(SIGHUP)? {
@@ -56,18 +55,18 @@ impl StopSignals {
         Ok(StopSignals { arrived, handle, listener: Some(listener) })
     }
 
-    /// Catches SIGHUP too where it was ignored: for a server that reads its configuration then.
+    /// Catches SIGHUP even if it was ignored at start.
     pub fn catch_hangup(&self) -> std::io::Result<()> {
         self.handle.add_signal(SIGHUP)
     }
 
-    /// Waits for one of them for a while.
+    /// Waits for a signal, at most `time`.
     #[must_use]
     pub fn wait_within(&self, time: Duration) -> Option<i32> {
         self.arrived.recv_timeout(time).ok()
     }
 
-    /// Waits for one of them; `None` if none can come any more.
+    /// Waits for a signal. Returns `None` if none can arrive.
     #[must_use]
     pub fn wait(&self) -> Option<i32> {
         self.arrived.recv().ok()
@@ -88,13 +87,13 @@ impl Drop for StopSignals {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(listener) = self.listener.take() {
-            // It only forwards, so it cannot have panicked.
+            // The listener only forwards and cannot have panicked.
             let _ = listener.join();
         }
     }
 }
 
-/// Serves `session` until it is unmounted or one of `signals` comes; then makes everything durable.
+/// Serves `session` until it is unmounted or a signal arrives, then makes everything durable.
 pub fn run(session: MountedSession, signals: StopSignals) -> Result<EndCause, MountError> {
     let end = wait(session, &signals.arrived);
     drop(signals);
@@ -113,7 +112,7 @@ fn wait(session: MountedSession, arrived: &Receiver<i32>) -> Result<EndCause, Mo
         }
     };
     tracing::info!(signal, directory = %session.directory().display(), "unmounting");
-    if session.unmount()? == Unmounted::Detached {
+    if session.unmount()? == UnmountOutcome::Detached {
         tracing::warn!(
             seconds = DRAIN_TIME.as_secs(),
             "files are still in use; waiting for their users"

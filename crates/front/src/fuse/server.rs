@@ -1,111 +1,102 @@
-//! What each FUSE request means: one vnode operation, seldom two.
+//! Execution of FUSE requests, each usually as one vnode operation.
 //!
-//! A [`Server`] holds the file system and the translation of node ids, both constant, and what a
-//! remount changes. So any thread may answer any request, and nothing here outlives or survives a
-//! crash.
+//! A [`FuseServer`] holds the file system, the translation of node ids, and the settings that a
+//! remount changes. There is no other state, so any thread may answer any request.
 //!
 //! # Concurrency
 //!
-//! [`Server::answer`] may be called from any number of threads; order is the file system's affair.
+//! [`FuseServer::answer`] may be called from any number of threads. The file system orders
+//! operations.
 //!
-//! Not here: bytes of the protocol (`kernel.rs`); permissions: the kernel has checked them (FU4),
-//! or the file system does, of a mount whose every request is of one user ([`Server::acting_as`]).
+//! Not here: the wire format (`kernel.rs`), and permission checks. The kernel does them (FU4), or
+//! the file system for a per-user mount ([`FuseServer::acting_as`]).
 
 mod listing;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::vnode::api::{
-    Attr, Caller, Data, FileKind, FileSystem, FilesetUuid, FsError, FsResult, Ino, NewInode,
-    ReadAsked, SetAttr, Stability, StatFs, XattrMode,
+use engine::api::{
+    Attr, Caller, FileKind, FileReadRequest, FileSystem, FilesetUuid, FsError, FsResult, Ino,
+    NewInode, SetAttr, Stability, StatFs, WriteData, XattrMode,
 };
 use rustix::io::Errno;
 
 use super::counts::FuseCounts;
-use super::given::Given;
+use super::given::ReferencedInodes;
 use super::options::{DIRECT_IO_MARK, DirectIo};
 use super::protocol::{
-    Declined, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply, Request, Sender,
+    Declined, FuseNode, FuseRequest, NewNode, NodeId, NodeNumbers, ReadRequest, Reply, Sender,
 };
 use super::small;
 use super::switches::Switches;
 use crate::failure::log_failure;
 use crate::shared::Viewer;
 
-/// Most data one READ or WRITE moves: the kernel's own limit without raising a sysctl
-/// (256 pages of 4 KiB).
+/// Most data of one READ or WRITE: the kernel's limit at the default sysctl (256 pages of 4 KiB).
 pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
-/// Most bytes one copy reports where the reply has 32 bits, a multiple of every block size.
+/// Most bytes per copy with a 32-bit count, a multiple of every block size.
 const COPIED_BYTES_MAX: u32 = 1 << 31;
 
-/// The name of the access list that says who may do what (acl(5)).
+/// The access ACL (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// For whom the kernel reads and syncs: many of its users at once, all of whom it has checked.
+/// Credentials for reads and syncs. The kernel has checked permissions, and may combine requests of
+/// several users.
 static KERNEL: Caller = Caller::checked_by_kernel(0, 0);
 
-/// The same where a program asks that what it reads does not tell.
+/// [`KERNEL`] without updates of access times.
 static KERNEL_UNSEEN: Caller = {
     let mut caller = Caller::checked_by_kernel(0, 0);
     caller.keeps_atime = true;
     caller
 };
 
-/// The bits by which a program runs as the owner of its file, or in its group.
 const SET_BITS: u16 = 0o6000;
 
-/// As whom all is done on a mount of somebody who is not to choose as whom.
-struct Acting {
+struct ActingUser {
     caller: Caller,
-    /// The same where what is read does not tell.
     unseen: Caller,
-    /// What its kernel may ask about.
-    given: Given,
+    given: ReferencedInodes,
 }
 
-/// Is told what came of a read: its number, and the bytes as pieces that follow one another, or the
-/// error.
-pub type Told<'t> = dyn FnMut(usize, Result<&[&[u8]], Errno>) + 't;
+/// Receiver of read results: the index of the read, and its data in consecutive pieces or an error.
+pub type ReadReceiver<'t> = dyn FnMut(usize, Result<&[&[u8]], Errno>) + 't;
 
-/// Answers requests from a [`FileSystem`].
-pub struct Server {
+/// Executes requests on a [`FileSystem`].
+pub struct FuseServer {
     fs: Arc<dyn FileSystem>,
     fileset: FilesetUuid,
     numbers: NodeNumbers,
     has_xattrs: bool,
     has_acls: bool,
-    /// Messages that were answered, or are about to be.
     answered: AtomicU64,
     counts: Arc<FuseCounts>,
-    /// Of which files the kernel keeps nothing.
     direct_io: DirectIo,
-    /// What others change; `None`: the mount is alone.
+    /// Changes by other fronts. `None` if the mount is not shared.
     viewer: Option<Arc<Viewer>>,
-    /// `None`: as whoever the kernel says.
-    acting: Option<Acting>,
-    /// What a remount changes.
+    /// Credentials of a per-user mount. `None` for the kernel's.
+    acting: Option<ActingUser>,
     switches: Arc<Switches>,
-    /// Whether a number of more than 32 bits is refused (SN1).
     has_small_numbers: bool,
 }
 
-impl Server {
-    /// Returns a server of `fs`.
+impl FuseServer {
+    /// Returns a server of the main fileset of `fs`.
     #[must_use]
-    pub fn new(fs: Arc<dyn FileSystem>) -> Server {
+    pub fn new(fs: Arc<dyn FileSystem>) -> FuseServer {
         let (fileset, root) = (fs.main_fileset(), fs.root());
-        Server::at(fs, fileset, root)
+        FuseServer::at(fs, fileset, root)
     }
 
-    /// Returns a server of a fileset of `fs`, which is held.
-    pub fn of(fs: Arc<dyn FileSystem>, fileset: FilesetUuid) -> Result<Server, FsError> {
+    /// Returns a server of a fileset of `fs`. The caller holds the fileset.
+    pub fn of(fs: Arc<dyn FileSystem>, fileset: FilesetUuid) -> Result<FuseServer, FsError> {
         let root = fs.root_of(fileset)?;
-        Ok(Server::at(fs, fileset, root))
+        Ok(FuseServer::at(fs, fileset, root))
     }
 
-    fn at(fs: Arc<dyn FileSystem>, fileset: FilesetUuid, root: Ino) -> Server {
+    fn at(fs: Arc<dyn FileSystem>, fileset: FilesetUuid, root: Ino) -> FuseServer {
         let is_there = |error| error != FsError::NotSupported;
         let has_xattrs = fs.listxattr(&Caller::root(), root).err().is_none_or(is_there);
         let asked = fs.getxattr(&Caller::root(), root, ACCESS_LIST);
@@ -114,7 +105,7 @@ impl Server {
         let (viewer, acting) = (None, None);
         let direct_io = DirectIo::Asked;
         let counts = Arc::default();
-        Server {
+        FuseServer {
             numbers,
             fs,
             fileset,
@@ -130,114 +121,104 @@ impl Server {
         }
     }
 
-    /// Returns a server that does all as one user, and checks what that one may do: who mounts in a
-    /// user namespace says as whom the kernel asks. It makes no device, and no program that runs as
-    /// another. It answers for what it has named alone, for whoever has mounted may say any number.
+    /// Makes this a per-user mount. A mounter in a user namespace controls the credentials in
+    /// requests, so all run as one user with checked permissions. Device nodes, setuid and setgid
+    /// programs are refused, and only named inodes are served (GN1).
     #[must_use]
-    pub fn acting_as(self, uid: u32, gid: u32, groups: Vec<u32>) -> Server {
+    pub fn acting_as(self, uid: u32, gid: u32, groups: Vec<u32>) -> FuseServer {
         let caller = Caller::checked(uid, gid, groups);
         let mut unseen = caller.clone();
         unseen.keeps_atime = true;
-        let given = Given::new(&self.fs, self.numbers);
-        Server { acting: Some(Acting { caller, unseen, given }), ..self }
+        let given = ReferencedInodes::new(&self.fs, self.numbers);
+        FuseServer { acting: Some(ActingUser { caller, unseen, given }), ..self }
     }
 
-    /// Returns a server of a fileset that others change too (FU7), as `viewer` hears.
+    /// Makes this a shared mount (FU7). `viewer` gets the changes by other fronts.
     #[must_use]
-    pub fn shared(self, viewer: Arc<Viewer>) -> Server {
-        Server { viewer: Some(viewer), ..self }
+    pub fn shared(self, viewer: Arc<Viewer>) -> FuseServer {
+        FuseServer { viewer: Some(viewer), ..self }
     }
 
-    /// Returns what others change; `None`: the mount is alone.
+    /// Returns the viewer of changes by other fronts. `None` if the mount is not shared.
     #[must_use]
     pub fn viewer(&self) -> Option<&Arc<Viewer>> {
         self.viewer.as_ref()
     }
 
-    /// Returns the number of an inode in the protocol.
+    /// Returns the node id of an inode.
     #[must_use]
     pub fn node_id(&self, ino: Ino) -> NodeId {
         self.numbers.node_of(ino)
     }
 
-    /// Returns the same, which tells the kernel of which files it keeps nothing.
+    /// Sets which files use direct I/O.
     #[must_use]
-    pub fn with_direct_io(self, direct_io: DirectIo) -> Server {
-        Server { direct_io, ..self }
+    pub fn with_direct_io(self, direct_io: DirectIo) -> FuseServer {
+        FuseServer { direct_io, ..self }
     }
 
-    /// Returns a server for programs whose numbers of inodes have 32 bits, and whose places in
-    /// directories have 31 (SN1, SN2).
+    /// Limits inode numbers to 32 bits and cookies to 31 (SN1, SN2).
     #[must_use]
-    pub fn with_small_numbers(self) -> Server {
-        Server { has_small_numbers: true, ..self }
+    pub fn with_small_numbers(self) -> FuseServer {
+        FuseServer { has_small_numbers: true, ..self }
     }
 
-    /// Returns a server that has no extended attributes, whatever the file system has, and so no
-    /// access lists. The kernel then asks for none.
+    /// Disables extended attributes, and so ACLs, whatever the file system has.
     #[must_use]
-    pub fn without_xattrs(self) -> Server {
-        Server { has_xattrs: false, has_acls: false, ..self }
+    pub fn without_xattrs(self) -> FuseServer {
+        FuseServer { has_xattrs: false, has_acls: false, ..self }
     }
 
-    /// Returns a server by which nothing that is read has its access time renewed (`of_all`), or no
-    /// directory that is listed.
+    /// Keeps reads from updating access times: all (`of_all`), or listings of directories only.
     #[must_use]
-    pub fn keeping_atime(self, of_all: bool, of_directories: bool) -> Server {
+    pub fn keeping_atime(self, of_all: bool, of_directories: bool) -> FuseServer {
         self.switches.set_atime(of_all, of_directories);
         self
     }
 
-    /// Returns whether the file system has POSIX access lists.
     pub(super) fn has_acls(&self) -> bool {
         self.has_acls
     }
 
-    /// Counts messages that are answered.
     pub(super) fn count_answered(&self, messages: u64) {
         self.answered.fetch_add(messages, Ordering::Relaxed);
     }
 
-    /// Returns how many messages were answered.
     pub(super) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Returns what was answered, by operation.
+    /// Returns the request counters.
     #[must_use]
     pub fn counts(&self) -> &Arc<FuseCounts> {
         &self.counts
     }
 
-    /// Returns what a remount changes.
     pub(super) fn switches(&self) -> &Arc<Switches> {
         &self.switches
     }
 
-    /// Does what requests have put off; nobody waits for it.
     pub(super) fn run_deferred_work(&self) {
         self.fs.run_deferred_work();
     }
 
-    /// Returns whether requests have put anything off.
     pub(super) fn has_deferred_work(&self) -> bool {
         self.fs.has_deferred_work()
     }
 
-    /// Returns the sizes and counts of the whole.
     pub(super) fn stat_fs(&self) -> Result<StatFs, FsError> {
         self.fs.statfs(&KERNEL, self.fileset)
     }
 
-    /// Answers `request`. What has no fixed size is put in `scratch`, whose old content is dropped.
+    /// Executes `request`. Data of variable size is put into `scratch`, after clearing it.
     pub fn answer<'s>(
         &self,
         sender: Sender,
-        request: Request<'_>,
+        request: FuseRequest<'_>,
         scratch: &'s mut Vec<u8>,
     ) -> Reply<'s> {
-        // Whether it loses setuid and setgid the kernel says of a write and of a truncate, and not
-        // of fallocate(2) and copy_file_range(2).
+        // The kernel requests clearing of setuid and setgid with writes and truncates, but not with
+        // fallocate(2) and copy_file_range(2).
         let mut caller = match &self.acting {
             None => Caller::checked_by_kernel(sender.uid, sender.gid),
             Some(acting) if !acting.given.has_all_of(&request) => {
@@ -265,7 +246,7 @@ impl Server {
         reply.unwrap_or_else(Reply::Error)
     }
 
-    /// SN1: Refuses a file whose number is too large, and gives its reference back.
+    /// SN1: refuses a file with a large number, and releases its reference.
     fn with_small_number<'s>(&self, reply: Result<Reply<'s>, Errno>) -> Result<Reply<'s>, Errno> {
         let Ok(Reply::Entry(node) | Reply::Created { node, .. }) = &reply else { return reply };
         if small::is_small(node.id) {
@@ -277,29 +258,29 @@ impl Server {
         Err(Errno::OVERFLOW)
     }
 
-    /// Returns what its kernel may ask about; `None`: whatever it likes.
-    fn given(&self) -> Option<&Given> {
+    fn given(&self) -> Option<&ReferencedInodes> {
         self.acting.as_ref().map(|acting| &acting.given)
     }
 
-    /// Whether all is done as one user.
     pub(super) fn is_of_one_user(&self) -> bool {
         self.acting.is_some()
     }
 
-    /// Whether what is asked for makes a device, or a program that runs as another.
+    /// Returns whether the request would create a device node, or a setuid or setgid program.
     #[allow(clippy::wildcard_enum_match_arm, reason = "no other request makes or sets a mode")]
-    fn gives_rights(&self, acting: &Acting, request: &Request<'_>) -> bool {
+    fn gives_rights(&self, acting: &ActingUser, request: &FuseRequest<'_>) -> bool {
         match request {
-            Request::MakeNode { kind, new, .. } => match kind {
+            FuseRequest::MakeNode { kind, new, .. } => match kind {
                 FileKind::CharDevice | FileKind::BlockDevice => true,
                 FileKind::Directory => false,
                 _ => new.mode & SET_BITS != 0,
             },
-            Request::Create { new, .. } | Request::Tmpfile { new, .. } => new.mode & SET_BITS != 0,
-            Request::SetAttr { node, change, .. } => {
+            FuseRequest::Create { new, .. } | FuseRequest::Tmpfile { new, .. } => {
+                new.mode & SET_BITS != 0
+            }
+            FuseRequest::SetAttr { node, change, .. } => {
                 let is_set = change.mode.is_some_and(|mode| mode & SET_BITS != 0);
-                // Of a directory they say whose what is made in it is.
+                // On a directory, setgid only sets the group of files created in it.
                 is_set && {
                     let found = self.fs.getattr(&acting.caller, self.numbers.ino_of(*node));
                     !found.is_ok_and(|attr| attr.kind == FileKind::Directory)
@@ -309,13 +290,13 @@ impl Server {
         }
     }
 
-    /// Whether a change takes setuid and setgid away: of a mount that acts as one user always.
+    /// Returns whether a change clears setuid and setgid. True for all changes on a per-user mount.
     fn loses_set_bits(&self, kills_set_bits: bool) -> bool {
         kills_set_bits || self.acting.is_some()
     }
 
-    /// Reads what each of `asked` says, and tells once what came of it.
-    pub fn read(&self, asked: &[ReadRequest], told: &mut Told<'_>) {
+    /// Executes the reads of `asked`. Calls `told` once for each.
+    pub fn read(&self, asked: &[ReadRequest], told: &mut ReadReceiver<'_>) {
         let is_known = |it: &ReadRequest| self.given().is_none_or(|given| given.has(it.node));
         if asked.iter().all(is_known) {
             return self.read_known(asked, told);
@@ -329,11 +310,11 @@ impl Server {
         }
     }
 
-    fn read_known(&self, asked: &[ReadRequest], told: &mut Told<'_>) {
+    fn read_known(&self, asked: &[ReadRequest], told: &mut ReadReceiver<'_>) {
         let keeps_atime = self.switches.keeps_atime();
-        let reads: Vec<ReadAsked<'_>> = asked
+        let reads: Vec<FileReadRequest<'_>> = asked
             .iter()
-            .map(|asked| ReadAsked {
+            .map(|asked| FileReadRequest {
                 caller: match (&self.acting, asked.keeps_atime || keeps_atime) {
                     (None, true) => &KERNEL_UNSEEN,
                     (None, false) => &KERNEL,
@@ -351,8 +332,8 @@ impl Server {
         });
     }
 
-    /// Makes durable what was done to a file, and tells `told` how that ended: now, or later from
-    /// the thread of another request.
+    /// Makes changes of a file durable, and then calls `told`: before returning, or later on
+    /// another thread.
     pub fn sync(
         &self,
         node: NodeId,
@@ -372,63 +353,63 @@ impl Server {
         &self,
         caller: &Caller,
         thread: u32,
-        request: Request<'_>,
+        request: FuseRequest<'_>,
         scratch: &'s mut Vec<u8>,
     ) -> Result<Reply<'s>, Errno> {
         match request {
-            Request::Lookup { parent, name } => self.lookup((caller, thread), parent, name),
-            Request::Forget { node, count } => {
+            FuseRequest::Lookup { parent, name } => self.lookup((caller, thread), parent, name),
+            FuseRequest::Forget { node, count } => {
                 let count = self.given().map_or(count, |given| given.take(node, count));
                 if count > 0 {
                     self.fs.forget(self.numbers.ino_of(node), count);
                 }
                 Ok(Reply::Silence)
             }
-            Request::GetAttr { node } => self.get_attr(caller, node).map(Reply::Attr),
-            Request::Statx { node } => self.get_attr(caller, node).map(Reply::Statx),
-            Request::SetAttr { node, change, kills_set_bits } => self.set_attr(
+            FuseRequest::GetAttr { node } => self.get_attr(caller, node).map(Reply::Attr),
+            FuseRequest::Statx { node } => self.get_attr(caller, node).map(Reply::Statx),
+            FuseRequest::SetAttr { node, change, kills_set_bits } => self.set_attr(
                 &Caller { loses_set_bits: self.loses_set_bits(kills_set_bits), ..caller.clone() },
                 node,
                 &change,
             ),
-            Request::ReadLink { node } => self.read_link(caller, node, scratch),
-            Request::MakeNode { parent, name, kind, new, rdev } => {
+            FuseRequest::ReadLink { node } => self.read_link(caller, node, scratch),
+            FuseRequest::MakeNode { parent, name, kind, new, rdev } => {
                 self.make(caller, parent, name, new_inode(kind, new, rdev)).map(Reply::Entry)
             }
-            Request::Open { node, is_directory } => self.open(thread, node, is_directory),
-            Request::Create { parent, name, new, is_exclusive } => {
+            FuseRequest::Open { node, is_directory } => self.open(thread, node, is_directory),
+            FuseRequest::Create { parent, name, new, is_exclusive } => {
                 self.make_opened((caller, thread), (parent, name), new, is_exclusive)
             }
-            Request::Tmpfile { parent, new } => {
+            FuseRequest::Tmpfile { parent, new } => {
                 let parent = self.numbers.ino_of(parent);
                 let made = self.fs.tmpfile(caller, parent, new_inode(FileKind::Regular, new, 0));
-                // The kernel learns not to ask again.
+                // ENOSYS stops further TMPFILE requests.
                 let made = made.map_err(|e| no_system("tmpfile", parent, &e))?;
                 Ok(self.created(self.node_of(made)))
             }
-            Request::Symlink { parent, name, target } => {
+            FuseRequest::Symlink { parent, name, target } => {
                 let parent = self.numbers.ino_of(parent);
                 let made = self.fs.symlink(caller, parent, name, target, NewInode::SYMLINK, None);
                 self.entry("symlink", parent, made)
             }
-            Request::Link { node, parent, name } => {
+            FuseRequest::Link { node, parent, name } => {
                 let (ino, parent) = (self.numbers.ino_of(node), self.numbers.ino_of(parent));
                 self.entry("link", ino, self.fs.link(caller, ino, parent, name, None))
             }
-            Request::Unlink { parent, name } => {
+            FuseRequest::Unlink { parent, name } => {
                 let parent = self.numbers.ino_of(parent);
                 done("unlink", parent, self.fs.unlink(caller, parent, name, None))
             }
-            Request::Rmdir { parent, name } => {
+            FuseRequest::Rmdir { parent, name } => {
                 let parent = self.numbers.ino_of(parent);
                 done("rmdir", parent, self.fs.rmdir(caller, parent, name, None))
             }
-            Request::Rename { source, target, mode } => {
+            FuseRequest::Rename { source, target, mode } => {
                 let source = (self.numbers.ino_of(source.0), source.1);
                 let target = (self.numbers.ino_of(target.0), target.1);
                 done("rename", source.0, self.fs.rename(caller, source, target, mode, None))
             }
-            Request::Write { node, offset, data, kills_set_bits, is_of_cache } => {
+            FuseRequest::Write { node, offset, data, kills_set_bits, is_of_cache } => {
                 let caller = Caller {
                     loses_set_bits: self.loses_set_bits(kills_set_bits),
                     writes_back: is_of_cache,
@@ -442,48 +423,48 @@ impl Server {
                 let count = written.map_err(|e| errno("write", ino, &e))?;
                 u32::try_from(count).map(Reply::Written).map_err(|_| Errno::INVAL)
             }
-            Request::ReadDir { node, cookie, with_nodes, keeps_atime, listing } => {
+            FuseRequest::ReadDir { node, cookie, with_nodes, keeps_atime, listing } => {
                 let keeps_atime = keeps_atime || self.switches.keeps_atime_of_directories();
                 let caller = &Caller { keeps_atime, ..caller.clone() };
                 self.read_dir(caller, node, cookie, with_nodes, listing)
             }
-            Request::GetXattr { node, name, room_bytes } => {
+            FuseRequest::GetXattr { node, name, room_bytes } => {
                 self.get_xattr(caller, node, name, room_bytes, scratch)
             }
-            Request::ListXattr { node, room_bytes } => {
+            FuseRequest::ListXattr { node, room_bytes } => {
                 self.list_xattr(caller, node, room_bytes, scratch)
             }
-            Request::SetXattr { node, name, value, mode, kills_setgid } => {
+            FuseRequest::SetXattr { node, name, value, mode, kills_setgid } => {
                 let loses_set_bits = self.loses_set_bits(kills_setgid);
                 let caller = Caller { loses_set_bits, ..caller.clone() };
                 self.set_xattr(&caller, node, (name, value), mode)
             }
-            Request::RemoveXattr { node, name } => self.remove_xattr(caller, node, name),
-            Request::Fallocate { node, offset, length_bytes, mode } => {
+            FuseRequest::RemoveXattr { node, name } => self.remove_xattr(caller, node, name),
+            FuseRequest::Fallocate { node, offset, length_bytes, mode } => {
                 let ino = self.numbers.ino_of(node);
                 let result = self.fs.fallocate(caller, ino, offset, length_bytes, mode);
                 done("fallocate", ino, result)
             }
-            Request::Seek { node, offset, what } => {
+            FuseRequest::Seek { node, offset, what } => {
                 let ino = self.numbers.ino_of(node);
                 let found = self.fs.seek(caller, ino, offset, what);
-                // The kernel then takes every file to be data.
+                // ENOSYS makes the kernel treat all files as data.
                 found.map(Reply::Offset).map_err(|e| no_system("seek", ino, &e))
             }
-            Request::CopyRange { source, target, length_bytes, is_long } => {
+            FuseRequest::CopyRange { source, target, length_bytes, is_long } => {
                 self.copy_range(caller, source, target, length_bytes, is_long)
             }
-            Request::StatFs => self
+            FuseRequest::StatFs => self
                 .fs
                 .statfs(caller, self.fileset)
                 .map(Reply::StatFs)
                 .map_err(|e| errno("statfs", self.fs.root(), &e)),
-            Request::Decline(what) => Err(refusal_of(what)),
+            FuseRequest::Decline(what) => Err(refusal_of(what)),
         }
     }
 
-    /// Finds a name. `.` is the file itself, whatever its kind: so the kernel resolves a handle of
-    /// open_by_handle_at(2) or of its own NFS server.
+    /// Looks a name up. The kernel uses `.`, for any kind of file, to resolve handles of
+    /// open_by_handle_at(2) and of its NFS server.
     fn lookup(
         &self,
         (caller, thread): (&Caller, u32),
@@ -496,13 +477,13 @@ impl Server {
             viewer.looked_up(thread, found.as_ref().ok().map(|attr| attr.ino));
         }
         match found {
-            // Clones come behind the kernel's back: it is not to remember that there is none.
-            Err(FsError::NotFound) if !parent.is_clones_directory() => Ok(Reply::Absent),
+            // Snapshots appear without the kernel's knowledge, so it must not cache their absence.
+            Err(FsError::NotFound) if !parent.is_snapshots_directory() => Ok(Reply::Absent),
             found => self.entry("lookup", parent, found),
         }
     }
 
-    fn get_attr(&self, caller: &Caller, node: NodeId) -> Result<Node, Errno> {
+    fn get_attr(&self, caller: &Caller, node: NodeId) -> Result<FuseNode, Errno> {
         let ino = self.numbers.ino_of(node);
         self.node("getattr", ino, self.fs.getattr(caller, ino))
     }
@@ -534,18 +515,18 @@ impl Server {
         parent: NodeId,
         name: &[u8],
         new: NewInode,
-    ) -> Result<Node, Errno> {
+    ) -> Result<FuseNode, Errno> {
         let parent = self.numbers.ino_of(parent);
         self.node("create", parent, self.fs.create(caller, parent, name, new, None))
     }
 
-    /// Opens a file. What others have changed of late is to be looked up again first: the kernel
-    /// does so when a file is stale, and has its size and where the name leads then.
+    /// Opens a file. After a recent change by another front, the first open gets ESTALE. The kernel
+    /// then repeats the lookup, with the current size and target.
     fn open(&self, thread: u32, node: NodeId, is_directory: bool) -> Result<Reply<'static>, Errno> {
         let ino = self.numbers.ino_of(node);
         match &self.viewer {
             Some(viewer) if !viewer.lets_open(ino, thread) => return Err(Errno::STALE),
-            // The kernel asks no more then.
+            // ENOSYS stops further OPEN requests.
             None if is_directory || self.direct_io == DirectIo::Asked => return Err(Errno::NOSYS),
             Some(_) | None => {}
         }
@@ -553,12 +534,11 @@ impl Server {
         Ok(Reply::Opened { is_direct })
     }
 
-    /// A new file has no mark.
-    fn created(&self, node: Node) -> Reply<'static> {
+    /// Returns the reply for a created file, which cannot have a [`DIRECT_IO_MARK`] yet.
+    fn created(&self, node: FuseNode) -> Reply<'static> {
         Reply::Created { node, is_direct: self.direct_io == DirectIo::All }
     }
 
-    /// Whether the kernel is to keep nothing of a file that is opened.
     fn is_direct(&self, ino: Ino) -> bool {
         match self.direct_io {
             DirectIo::Asked => false,
@@ -581,7 +561,7 @@ impl Server {
         let viewer = self.viewer.as_ref().ok_or(Errno::NOSYS)?;
         let made = self.make(caller, parent, name, new_inode(FileKind::Regular, new, 0));
         match made {
-            // Somebody was faster: the kernel looks the name up again, and opens what is there.
+            // Another front created the name first. ESTALE makes the kernel look it up and open it.
             Err(Errno::EXIST) if !is_exclusive => {
                 viewer.send_back(thread, self.numbers.ino_of(parent));
                 Err(Errno::STALE)
@@ -590,27 +570,34 @@ impl Server {
         }
     }
 
-    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &Data<'_>) -> FsResult<usize> {
+    fn write(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &WriteData<'_>,
+    ) -> FsResult<usize> {
         self.fs.write_some(caller, ino, offset, data, Stability::Unstable, None)
     }
 
-    /// FU8: writes all of `data`, or says why not, though the front of it may be written.
+    /// FU8: writes all of `data` or returns an error, even if a part was written.
     fn write_back(
         &self,
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &Data<'_>,
+        data: &WriteData<'_>,
     ) -> FsResult<usize> {
         let mut done = self.write(caller, ino, offset, data)?;
         while done < data.len() {
             let rest = match data {
-                Data::Lent(bytes) => Data::Lent(&bytes[done..]),
-                Data::Shared(bytes) => Data::Shared(bytes.slice(done..bytes.len())),
+                WriteData::Lent(bytes) => WriteData::Lent(&bytes[done..]),
+                WriteData::Shared(bytes) => WriteData::Shared(bytes.slice(done..bytes.len())),
             };
             let at = u64::try_from(done).ok().and_then(|done| offset.checked_add(done));
             match self.write(caller, ino, at.ok_or(FsError::FileTooLarge)?, &rest)? {
-                // No file system does so. Its files must not lose what the kernel gave away.
+                // No progress, which no file system reports. An error keeps the kernel from
+                // discarding the pages.
                 0 => return Err(FsError::NoSpace),
                 more => done += more,
             }
@@ -631,7 +618,7 @@ impl Server {
         let length_bytes =
             if is_long { length_bytes } else { length_bytes.min(u64::from(COPIED_BYTES_MAX)) };
         let copied = self.fs.copy_range(caller, source, target, length_bytes);
-        // The kernel then reads and writes.
+        // ENOSYS makes the kernel copy by reads and writes.
         let copied = copied.map_err(|e| no_system("copy_file_range", source.0, &e))?;
         if is_long {
             return Ok(Reply::Copied(copied));
@@ -639,8 +626,8 @@ impl Server {
         u32::try_from(copied).map(Reply::Written).map_err(|_| Errno::IO)
     }
 
-    /// Refuses what asks for extended attributes where there are none at all: the kernel learns not
-    /// to ask again, as it would before each write.
+    /// Fails with ENOSYS without extended attributes, so that the kernel stops requesting one
+    /// before each write.
     fn check_xattrs(&self) -> Result<(), Errno> {
         if self.has_xattrs { Ok(()) } else { Err(Errno::NOSYS) }
     }
@@ -701,8 +688,8 @@ impl Server {
         done("setxattr", ino, self.fs.setxattr(caller, ino, name, value, mode, None))
     }
 
-    fn node_of(&self, attr: Attr) -> Node {
-        Node { id: self.numbers.node_of(attr.ino), attr }
+    fn node_of(&self, attr: Attr) -> FuseNode {
+        FuseNode { id: self.numbers.node_of(attr.ino), attr }
     }
 
     fn node(
@@ -710,7 +697,7 @@ impl Server {
         operation: &'static str,
         ino: Ino,
         result: Result<Attr, FsError>,
-    ) -> Result<Node, Errno> {
+    ) -> Result<FuseNode, Errno> {
         result.map(|attr| self.node_of(attr)).map_err(|e| errno(operation, ino, &e))
     }
 
@@ -724,7 +711,7 @@ impl Server {
     }
 }
 
-impl std::fmt::Debug for Server {
+impl std::fmt::Debug for FuseServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server").field("numbers", &self.numbers).finish_non_exhaustive()
     }
@@ -738,13 +725,13 @@ fn done(
     result.map(|()| Reply::Done).map_err(|e| errno(operation, ino, &e))
 }
 
-/// Returns what the program sees, and logs what the administrator must see.
+/// Returns the error number, and logs errors for the administrator.
 fn errno(operation: &'static str, ino: Ino, error: &FsError) -> Errno {
     log_failure("fuse", operation, Some(ino), error);
     Errno::from_raw_os_error(error.errno())
 }
 
-/// Returns what fits in the room that the kernel has; where that is none, how much it must be.
+/// Returns `data` if a buffer of `room_bytes` holds it, or its size if `room_bytes` is 0.
 fn data_or_room(data: &[u8], room_bytes: u32) -> Result<Reply<'_>, Errno> {
     let bytes = u32::try_from(data.len()).map_err(|_| Errno::TOOBIG)?;
     match room_bytes {
@@ -754,22 +741,19 @@ fn data_or_room(data: &[u8], room_bytes: u32) -> Result<Reply<'_>, Errno> {
     }
 }
 
-/// As [`errno`], but what this file system does not have at all is `ENOSYS`: the kernel then never
-/// asks again, and does what it does for any file system without.
+/// As [`errno`], but ENOSYS for an unsupported operation, which ends such requests.
 fn no_system(operation: &'static str, ino: Ino, error: &FsError) -> Errno {
     if *error == FsError::NotSupported { Errno::NOSYS } else { errno(operation, ino, error) }
 }
 
-/// Returns what a file is born with.
 fn new_inode(kind: FileKind, new: NewNode, rdev: u32) -> NewInode {
     NewInode { umask: new.umask, rdev, ..NewInode::new(kind, new.mode) }
 }
 
-/// Returns how each declined operation is answered. `ENOSYS` tells the kernel never to ask again
-/// and to do what it does for a file system without the operation.
+/// Returns the error for a declined operation. `ENOSYS` ends such requests.
 fn refusal_of(declined: Declined) -> Errno {
     match declined {
-        // The kernel translates ENOSYS for all other ioctls, but not for reading file flags.
+        // The kernel translates ENOSYS for all ioctls but those that read file flags.
         Declined::Ioctl => Errno::NOTTY,
         Declined::Flush | Declined::Access | Declined::Poll | Declined::Lock | Declined::Bmap => {
             Errno::NOSYS

@@ -1,54 +1,49 @@
-//! Numbers for programs of 32 bits without large-file support (`-o inode32`).
+//! Inode numbers and cookies for 32-bit programs without large-file support (`-o inode32`).
 //!
 //! # Invariants
 //!
-//! - SN1: A file whose number has more than 32 bits is not shown: its lookup and a listing that has
-//!   it fail with `EOVERFLOW`, as stat(2) of such a program would.
-//! - SN2: A place in a directory has at most 31 bits: the first 30 of a name's hash, above the
-//!   places of `.` and `..`. A place stands for all names up to the last whose hash begins so. A
-//!   listing that goes on within such names tells the first of them again, and leaves out none.
+//! - SN1: A file with an inode number above 32 bits is hidden: its lookup and listings with it fail
+//!   with `EOVERFLOW`, as stat(2) of such a program would.
+//! - SN2: A cookie has at most 31 bits: the first 30 of a name's hash, above the cookies of `.` and
+//!   `..`. A cookie stands for all names up to the last one with this hash prefix. A listing
+//!   resumed among such names repeats the first ones and omits none.
 
 use super::protocol::{ListedName, Listing, NodeId};
 
-/// Cookies below this are no hashes (`.` and `..`), and are their own places.
+/// First cookie of hashed names. Lower cookies belong to `.` and `..`.
 const HASHES_FROM: u64 = 128;
-/// Bits of a cookie that are left out: the last 26 of its 56 bits of hash, and the 7 bits that tell
-/// names of equal hash apart.
+/// Cookie bits dropped: the last 26 of 56 hash bits, and the 7 bits of the collision number.
 const BITS_LEFT_OUT: u32 = 33;
-/// How many places of hashes there are.
 const HASHES: u64 = 1 << 30;
 
-/// Whether a number fits.
 pub(super) fn is_small(node: NodeId) -> bool {
     u32::try_from(node.0).is_ok()
 }
 
-/// Returns the place of a name.
 fn place_of(cookie: u64) -> u64 {
     if cookie < HASHES_FROM { cookie } else { HASHES_FROM + (cookie >> BITS_LEFT_OUT) }
 }
 
-/// Returns the cookie behind which a listing goes on at `place`.
+/// Returns the full cookie after which a listing resumes at `place`.
 pub(super) fn cookie_at(place: u64) -> u64 {
     match place.checked_sub(HASHES_FROM) {
         None => place,
         Some(first) if first < HASHES => ((first + 1) << BITS_LEFT_OUT) - 1,
-        // No kernel was given that: it leads to the end.
+        // Never returned to a kernel. The listing ends.
         Some(_) => u64::MAX,
     }
 }
 
-/// A name that is held back until the next one is known.
-struct Held {
+struct DeferredName {
     name: Vec<u8>,
     listed: ListedName<'static>,
 }
 
-/// A listing with cookies of 31 bits. Each name is held until the next one is known: if both would
-/// have the same cookie, the first gets another.
+/// A listing with 31-bit cookies. Each name is held back until the next one: if both have an equal
+/// small cookie, the held name gets the preceding cookie.
 pub(super) struct SmallListing<'l> {
     listing: &'l mut dyn Listing,
-    held: Option<Held>,
+    held: Option<DeferredName>,
     is_full: bool,
     is_too_large: bool,
 }
@@ -58,7 +53,6 @@ impl<'l> SmallListing<'l> {
         SmallListing { listing, held: None, is_full: false, is_too_large: false }
     }
 
-    /// Adds a name. Returns whether there may be room for another.
     pub(super) fn add(&mut self, listed: ListedName<'_>) -> bool {
         if !is_small(listed.id) {
             self.is_too_large = true;
@@ -66,18 +60,18 @@ impl<'l> SmallListing<'l> {
         }
         self.give(Some(listed.cookie));
         let name = listed.name.to_vec();
-        self.held = Some(Held { name, listed: ListedName { name: &[], ..listed } });
+        self.held = Some(DeferredName { name, listed: ListedName { name: &[], ..listed } });
         !self.is_full
     }
 
-    /// Ends the listing. Returns whether all fitted.
+    /// Ends the listing. Returns `false` if an inode number was too large.
     pub(super) fn end(mut self) -> bool {
         self.give(None);
         !self.is_too_large
     }
 
     fn give(&mut self, next: Option<u64>) {
-        let Some(Held { name, listed }) = self.held.take() else { return };
+        let Some(DeferredName { name, listed }) = self.held.take() else { return };
         let place = place_of(listed.cookie);
         let is_shared = next.is_some_and(|next| place_of(next) == place);
         let cookie = if is_shared { place - 1 } else { place };
@@ -89,16 +83,15 @@ impl<'l> SmallListing<'l> {
 
 #[cfg(test)]
 mod tests {
-    use engine::vnode::api::FileKind;
+    use engine::api::FileKind;
 
-    use super::super::protocol::Node;
+    use super::super::protocol::FuseNode;
     use super::*;
 
-    /// A kernel that has room for so many names.
-    struct Room(usize, Vec<(Vec<u8>, u64)>);
+    struct BoundedListing(usize, Vec<(Vec<u8>, u64)>);
 
-    impl Listing for Room {
-        fn add(&mut self, listed: ListedName<'_>, _: Option<&Node>) -> bool {
+    impl Listing for BoundedListing {
+        fn add(&mut self, listed: ListedName<'_>, _: Option<&FuseNode>) -> bool {
             let fits = self.1.len() < self.0;
             if fits {
                 self.1.push((listed.name.to_vec(), listed.cookie));
@@ -108,7 +101,7 @@ mod tests {
     }
 
     fn list(cookies: &[u64], place: u64, room: usize) -> Vec<(Vec<u8>, u64)> {
-        let mut given = Room(room, Vec::new());
+        let mut given = BoundedListing(room, Vec::new());
         let mut listing = SmallListing::new(&mut given);
         let after = cookie_at(place);
         for &cookie in cookies.iter().filter(|&&cookie| cookie > after) {
@@ -122,9 +115,8 @@ mod tests {
         given.1
     }
 
-    /// Goal: wherever a listing stops, it goes on without a loss, and ends (SN2). Method: names
-    /// whose hashes agree in their first bits, from pairs to the last hash that there is, listed
-    /// with room for three to nine at a time, each of which may be the last that is taken.
+    /// Goal: a listing resumes anywhere without loss, and ends (SN2). Method: names with equal hash
+    /// prefixes, in buffers of three to nine names, each of which may be the last one taken.
     #[test]
     fn no_name_is_lost_between_two_requests() {
         let hash = |first: u64, rest: u64| (first << BITS_LEFT_OUT) | rest;
@@ -153,10 +145,10 @@ mod tests {
         assert!(list(&cookies, u64::MAX, 9).is_empty(), "no kernel was given that");
     }
 
-    /// Goal: a number of 33 bits is refused, not cut off (SN1).
+    /// Goal: a 33-bit number is refused, not truncated (SN1).
     #[test]
     fn a_large_number_is_refused() {
-        let mut given = Room(9, Vec::new());
+        let mut given = BoundedListing(9, Vec::new());
         let mut listing = SmallListing::new(&mut given);
         let listed = |id| ListedName { name: b"a", id, kind: FileKind::Regular, cookie: 200 };
         assert!(listing.add(listed(NodeId(u64::from(u32::MAX)))));

@@ -1,51 +1,46 @@
-//! What a remount changes of a server: whether it makes changes, and renews access times.
+//! Server settings that a remount changes: read-only, and updates of access times.
 //!
 //! # Invariants
 //!
-//! - RM1: A server of a mount that was made read-only refuses each change with `EROFS`, until it is
-//!   made writable by the same way, or the kernel's table of mounts has it as writable: `mount -i
-//!   -o remount,rw` asks no server, and the kernel sends no change by a mount that it has as
-//!   read-only.
+//! - RM1: The server of a mount made read-only refuses each change with `EROFS`, until a remount
+//!   makes it writable or the kernel's mount table shows it as writable. The mount table covers
+//!   `mount -i -o remount,rw`, which informs no server. The kernel sends no changes through a
+//!   read-only mount.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::vnode::api::FileSystem;
+use engine::api::FileSystem;
 
-use super::MountOptions;
 use super::mount::{MountError, sync};
-use super::mountpoint;
-use super::protocol::Request;
+use super::protocol::FuseRequest;
+use super::{MountOptions, mountpoint};
 
-/// What is set now.
 #[derive(Debug, Default)]
 pub(super) struct Switches {
     is_read_only: AtomicBool,
     keeps_atime: AtomicBool,
     keeps_atime_of_directories: AtomicBool,
-    /// The device number of the mount, once it was remounted.
+    /// Device number of the mount, after the first remount.
     device: Mutex<Option<String>>,
 }
 
 impl Switches {
-    /// Sets whether access times stay as they are.
     pub(super) fn set_atime(&self, of_all: bool, of_directories: bool) {
         self.keeps_atime.store(of_all, Ordering::Release);
         self.keeps_atime_of_directories.store(of_directories, Ordering::Release);
     }
 
-    /// Whether nothing that is read has its access time renewed.
     pub(super) fn keeps_atime(&self) -> bool {
         self.keeps_atime.load(Ordering::Relaxed) || self.is_read_only.load(Ordering::Relaxed)
     }
 
-    /// Whether no directory that is listed has.
     pub(super) fn keeps_atime_of_directories(&self) -> bool {
         self.keeps_atime() || self.keeps_atime_of_directories.load(Ordering::Relaxed)
     }
 
-    /// RM1: whether `request` is refused, for the mount is read-only.
-    pub(super) fn refuses(&self, request: &Request<'_>) -> bool {
+    /// RM1: returns whether `request` is refused on a read-only mount.
+    pub(super) fn refuses(&self, request: &FuseRequest<'_>) -> bool {
         if !self.is_read_only.load(Ordering::Acquire) || !request.is_change() {
             return false;
         }
@@ -62,7 +57,7 @@ impl Switches {
     }
 }
 
-/// What changes a session that is served.
+/// Changes the settings of a served session.
 pub struct Remounter {
     pub(super) switches: Arc<Switches>,
     pub(super) fs: Arc<dyn FileSystem>,
@@ -70,12 +65,12 @@ pub struct Remounter {
 }
 
 impl Remounter {
-    /// Sets whether the session makes changes and renews access times. Whatever was accepted is
-    /// durable when it makes none any more.
+    /// Sets read-only mode and updates of access times. On a change to read-only, makes all
+    /// accepted changes durable.
     ///
     /// # Errors
     ///
-    /// What was accepted last may not be durable; it makes no changes all the same.
+    /// The last changes may not be durable. The session is read-only anyway.
     pub fn set(&self, options: &MountOptions) -> Result<(), MountError> {
         let switches = &self.switches;
         let mut device = switches.device.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,17 +87,15 @@ mod tests {
     use super::super::protocol::NodeId;
     use super::*;
 
-    const UNLINK: Request<'_> = Request::Unlink { parent: NodeId(1), name: b"a" };
+    const UNLINK: FuseRequest<'_> = FuseRequest::Unlink { parent: NodeId(1), name: b"a" };
 
-    /// Goal: a server of a mount that was made read-only makes no change (RM1), but where the
-    /// kernel has the mount as writable. Method: the device number of a mount that is writable, if
-    /// there is any.
+    /// Goal: a server made read-only refuses changes, unless the kernel's mount is writable (RM1).
     #[test]
     fn a_read_only_server_makes_no_change_until_the_kernel_sends_some() {
         let switches = Switches::default();
         assert!(!switches.refuses(&UNLINK));
         switches.is_read_only.store(true, Ordering::Release);
-        assert!(switches.refuses(&UNLINK) && !switches.refuses(&Request::StatFs));
+        assert!(switches.refuses(&UNLINK) && !switches.refuses(&FuseRequest::StatFs));
         assert!(switches.keeps_atime() && switches.keeps_atime_of_directories());
         let mounts = mountpoint::mounts().expect("Linux tells");
         let Some(writable) = mounts.into_iter().find(|entry| !entry.is_read_only_for_all()) else {

@@ -1,56 +1,53 @@
-//! What carries requests to a [`Server`] and its replies back.
-//!
-//! Two exist: the kernel's, by way of /dev/fuse (`kernel`), and the tests' (a list of requests). So
-//! the server is tested without a kernel.
+//! The interface between a [`FuseServer`] and its transport. The `kernel` transport uses /dev/fuse.
+//! Tests use a list of requests, without a kernel.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::Server;
+use super::FuseServer;
 
-/// By what the kernel's requests come to a mount, and why.
+/// The transport that a mount uses, and why.
 #[derive(Debug)]
 pub struct TransportUsed(Mutex<Option<String>>);
 
 impl TransportUsed {
-    /// Notes that io_uring is used, or why not.
+    /// Returns io_uring, or /dev/fuse for the reason `refused`.
     pub(super) fn new(refused: Option<&String>) -> TransportUsed {
         TransportUsed(Mutex::new(refused.cloned()))
     }
 
-    /// Notes that io_uring is not used after all.
     pub(super) fn fall_back(&self, reason: String) {
         tracing::warn!(reason, "requests come by /dev/fuse");
         *self.0.lock() = Some(reason);
     }
 
-    /// Returns what the transport is called.
+    /// Returns the name of the transport.
     #[must_use]
     pub fn name(&self) -> &'static str {
         if self.0.lock().is_some() { "/dev/fuse" } else { "io_uring" }
     }
 
-    /// Returns why it is used and no other.
+    /// Returns the reason for using this transport.
     #[must_use]
     pub fn reason(&self) -> String {
         self.0.lock().clone().unwrap_or_else(|| "the kernel has it".to_owned())
     }
 }
 
-/// Why a transport ended before its peer hung up.
+/// Error that ended a transport early.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// The connection to the kernel failed: unmount, look at the cause, mount again.
+    /// The connection to the kernel failed: unmount, resolve the cause, mount again.
     #[error("the connection to the kernel failed: {0}")]
     Connection(#[from] std::io::Error),
 }
 
 /// Carries requests in and replies out.
-pub trait Transport: Send {
-    /// Gives each request to `server` and sends what it answers, until the peer hangs up.
+pub trait FuseTransport: Send {
+    /// Passes each request to `server` and sends its reply, until the peer ends the connection.
     ///
-    /// May call the server from several threads at once. Each request is answered exactly once,
-    /// except those whose answer is [`Silence`](super::protocol::Reply::Silence).
-    fn serve(self: Box<Self>, server: Arc<Server>) -> Result<(), TransportError>;
+    /// May call the server from several threads. Each request gets one reply, unless it is
+    /// [`Silence`](super::protocol::Reply::Silence).
+    fn serve(self: Box<Self>, server: Arc<FuseServer>) -> Result<(), TransportError>;
 }

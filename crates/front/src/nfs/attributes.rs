@@ -1,16 +1,16 @@
-//! Calls about attributes: of a file, and of the file system.
+//! Procedures about attributes of files and of the file system.
 
-use engine::vnode::api::{
-    Around, Caller, FILE_BYTES_MAX, FileKind, FsError, LINKS_MAX, NAME_BYTES_MAX, SetAttr,
+use engine::api::{
+    AttributeChange, Caller, FILE_BYTES_MAX, FileKind, FsError, LINKS_MAX, NAME_BYTES_MAX, SetAttr,
 };
 
 use super::protocol::{
-    LISTING_BYTES, Status, TRANSFER_BYTES_MAX, read_set_attr, read_time, seconds_of,
+    LISTING_BYTES, NfsStatus, TRANSFER_BYTES_MAX, read_set_attr, read_time, seconds_of,
 };
-use super::service::{Done, Refused, Target, Work};
-use super::xdr::{Reader, Writer, count_of};
+use super::service::{CallError, CallExecution, CallTarget, ReplyTiming};
+use super::xdr::{XdrReader, XdrWriter, count_of};
 
-/// What ACCESS asks about.
+/// Bits of ACCESS.
 mod may {
     pub(super) const READ: u32 = 1;
     pub(super) const LOOKUP: u32 = 2;
@@ -20,28 +20,26 @@ mod may {
     pub(super) const EXECUTE: u32 = 32;
 }
 
-/// What a file system of ours has (FSINFO): hard links, symbolic links, the same for every file,
-/// times that can be set.
+/// FSINFO properties: hard links, symbolic links, homogeneous, settable times.
 const PROPERTIES: u32 = 1 | 2 | 8 | 16;
-/// Best multiple of a READ or a WRITE.
 const TRANSFER_MULTIPLE: u32 = 4096;
 
 pub(super) fn get(
-    work: &Work<'_>,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<Done, Refused> {
+    work: &CallExecution<'_>,
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<ReplyTiming, CallError> {
     let target = work.target(args)?;
-    out.u32(Status::OK.0);
+    out.u32(NfsStatus::OK.0);
     target.put_attr(out, &target.held.attr);
-    Ok(Done::Now)
+    Ok(ReplyTiming::Now)
 }
 
 pub(super) fn set(
-    work: &Work<'_>,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<Done, Refused> {
+    work: &CallExecution<'_>,
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<ReplyTiming, CallError> {
     let target = work.target(args)?;
     let change = read_set_attr(args)?;
     let guard = args.bool()?.then(|| read_time(args)).transpose()?;
@@ -49,31 +47,31 @@ pub(super) fn set(
     if let Some(guard) = guard {
         let now = target.fs().getattr(&target.caller, target.ino())?;
         if seconds_of(guard) != seconds_of(now.ctime) {
-            return Err(Status::NOT_SYNC.into());
+            return Err(NfsStatus::NOT_SYNC.into());
         }
     }
-    let mut around = Around::default();
+    let mut around = AttributeChange::default();
     if change != SetAttr::default() {
         change_attr(&target, &change, &mut around)?;
     }
     target.put_changed(out, &around);
-    Ok(Done::Durable(target))
+    Ok(ReplyTiming::Durable(target))
 }
 
-/// Changes attributes. Who owns a file may truncate it whatever its mode: it may be open.
+/// Changes attributes. The owner may truncate a file whatever its mode, as it may be open.
 pub(super) fn change_attr(
-    target: &Target,
+    target: &CallTarget,
     change: &SetAttr,
-    around: &mut Around,
+    around: &mut AttributeChange,
 ) -> Result<(), FsError> {
-    let set = |caller: &Caller, around: &mut Around| {
+    let set = |caller: &Caller, around: &mut AttributeChange| {
         target.fs().setattr(caller, target.ino(), change, Some(around)).map(drop)
     };
     let refused = match set(&target.caller, around) {
         Err(FsError::AccessDenied) => FsError::AccessDenied,
         done => return done,
     };
-    // A client says the times of a truncate with it.
+    // Clients send times with a truncate.
     let (size_bytes, atime, mtime) = (change.size_bytes, change.atime, change.mtime);
     let only_size = SetAttr { size_bytes, atime, mtime, ..SetAttr::default() };
     match target.owner() {
@@ -83,10 +81,10 @@ pub(super) fn change_attr(
 }
 
 pub(super) fn access(
-    work: &Work<'_>,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<Done, Refused> {
+    work: &CallExecution<'_>,
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<ReplyTiming, CallError> {
     let target = work.target(args)?;
     let asked = args.u32()?;
     let access = target.fs().access(&target.caller, target.ino())?;
@@ -106,29 +104,29 @@ pub(super) fn access(
     }
     target.put_ok(out);
     out.u32(granted & asked);
-    Ok(Done::Now)
+    Ok(ReplyTiming::Now)
 }
 
 pub(super) fn read_link(
-    work: &Work<'_>,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<Done, Refused> {
+    work: &CallExecution<'_>,
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<ReplyTiming, CallError> {
     let target = work.target(args)?;
     if target.held.attr.kind != FileKind::Symlink {
-        return Err(Status::INVAL.into());
+        return Err(NfsStatus::INVAL.into());
     }
     let path = target.fs().readlink(&target.caller, target.ino())?;
     target.put_ok(out);
     out.opaque(&path);
-    Ok(Done::Now)
+    Ok(ReplyTiming::Now)
 }
 
 pub(super) fn fs_stat(
-    work: &Work<'_>,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<Done, Refused> {
+    work: &CallExecution<'_>,
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<ReplyTiming, CallError> {
     let target = work.target(args)?;
     let sizes = target.fs().statfs(&target.caller, target.export.fileset())?;
     target.put_ok(out);
@@ -136,38 +134,38 @@ pub(super) fn fs_stat(
     let bytes = [sizes.total_bytes, sizes.free_bytes, sizes.available_bytes];
     let counts = [inodes, sizes.inodes_free, sizes.inodes_free];
     bytes.into_iter().chain(counts).for_each(|number| out.u64(number));
-    // It may all be different in a moment.
+    // `invarsec` is 0: sizes may change at any time.
     out.u32(0);
-    Ok(Done::Now)
+    Ok(ReplyTiming::Now)
 }
 
 pub(super) fn fs_info(
-    work: &Work<'_>,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<Done, Refused> {
+    work: &CallExecution<'_>,
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<ReplyTiming, CallError> {
     let target = work.target(args)?;
     target.put_ok(out);
     let transfer = [TRANSFER_BYTES_MAX, TRANSFER_BYTES_MAX, TRANSFER_MULTIPLE];
-    // To read, to write, to list.
+    // Transfer sizes for READ, WRITE and READDIR.
     out.words(&transfer);
     out.words(&transfer);
     out.u32(LISTING_BYTES);
     out.u64(FILE_BYTES_MAX);
-    // Times are exact to a nanosecond.
+    // Time resolution of one nanosecond.
     out.words(&[0, 1, PROPERTIES]);
-    Ok(Done::Now)
+    Ok(ReplyTiming::Now)
 }
 
 pub(super) fn path_conf(
-    work: &Work<'_>,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<Done, Refused> {
+    work: &CallExecution<'_>,
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<ReplyTiming, CallError> {
     let target = work.target(args)?;
     target.put_ok(out);
     out.words(&[LINKS_MAX, count_of(NAME_BYTES_MAX)]);
-    // Long names are refused, giving files away too; the case of letters counts and is kept.
+    // `no_trunc`, `chown_restricted`, case-sensitive, `case_preserving`.
     [true, true, false, true].into_iter().for_each(|is| out.bool(is));
-    Ok(Done::Now)
+    Ok(ReplyTiming::Now)
 }

@@ -1,20 +1,20 @@
-//! Requests that come twice are done once.
+//! Duplicate request cache.
 //!
-//! A client sends a request again when its answer is late or its connection was lost. What reads is
-//! done again; what changes is remembered here with its answer (C. Juszczak, *Improving the
-//! performance and correctness of an NFS server*, 1989).
+//! A client retransmits a request if the reply is late or the connection is lost. Reads are
+//! executed again. Replies to changes are cached here (C. Juszczak, *Improving the performance and
+//! correctness of an NFS server*, 1989).
 //!
 //! # Invariants
-//! - DR1: A request that is being done is not done a second time: its answer goes to the connection
-//!   that asked last.
-//! - DR2: At most [`ENTRIES_MAX`] answers are kept, none longer than [`KEPT_TIME`]. Answers to
-//!   changes are short, so this is some MiB. When there are too many, the oldest of the address
-//!   that has the most go: a client that sends many requests forgets its own answers first.
+//! - DR1: A request in progress is not executed a second time. Its reply goes to the connection of
+//!   the latest retransmission.
+//! - DR2: At most [`ENTRIES_MAX`] replies are cached, each for at most [`KEPT_TIME`]. Replies to
+//!   changes are short, so this is some MiB. On overflow the oldest replies of the address with the
+//!   most are dropped, so that a busy client loses its own replies first.
 //!
-//! Not here: which requests may have an answer kept (`service`: only those that an export admits).
+//! Not here: which requests are cached (`service`: only those that an export admits).
 //!
 //! # Crashes
-//! All is forgotten: a request that is sent again to a server that has died since is done again.
+//! The cache is lost. A retransmission after a restart is executed again.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -22,24 +22,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use runtime::planted::{self, Planted};
+use runtime::{if_planted, planted};
 
 use super::handle::HandleKey;
 use super::service::ReplySink;
 
-/// How long an answer is kept: longer than a client waits between two tries.
+/// Lifetime of a reply, longer than the retransmission timeout of clients.
 const KEPT_TIME: Duration = Duration::from_secs(120);
-/// Most answers that are kept.
 const ENTRIES_MAX: usize = 32 << 10;
-/// The part of an address's answers that goes at once when there are too many: one of so many, so
-/// that the address with the most is looked for once in a while only.
+/// An address's replies divided by this are dropped on overflow. Dropping several makes the search
+/// for the largest address rare.
 const FORGOTTEN_PART: usize = 8;
-/// How often the answers of all addresses are looked through for old ones, when there are too many.
+/// Shortest time between searches of all addresses for expired replies.
 const SWEEP_TIME: Duration = Duration::from_secs(10);
-/// Bytes from the front of a request that are summed up.
 const SUMMED_BYTES: usize = 512;
 
-/// What tells a request from another. The number alone does not: clients begin anew with theirs.
+/// Identity of a request. The xid alone is not unique, as clients restart theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RequestKey {
     peer: SocketAddr,
@@ -57,83 +55,70 @@ impl RequestKey {
         record: &[u8],
     ) -> RequestKey {
         let front = &record[..record.len().min(SUMMED_BYTES)];
-        let front = if planted::is(Planted::DuplicateWithoutChecksum) { &[] } else { front };
+        let front = if planted!(DuplicateWithoutChecksum) { &[] } else { front };
         let checksum = HandleKey([0; 16]).hash(front);
         RequestKey { peer, xid, program, procedure, length: record.len(), checksum }
     }
 }
 
-/// What is known of a request.
-enum Entry {
-    /// It is being done, for this connection.
+enum DuplicateEntry {
     Busy(Arc<dyn ReplySink>),
-    /// It was done, with this answer.
     Done(Vec<u8>),
 }
 
-/// What is to be done with a request.
-pub(super) enum Arrival {
-    /// It is new: do it, and end it.
-    New(InProgress),
-    /// It is being done.
+pub(super) enum RequestArrival {
+    /// A new request. The caller must execute and end it.
+    New(RequestInProgress),
     Busy,
-    /// It was done: this is the answer.
     Done(Vec<u8>),
 }
 
 #[derive(Default)]
 struct Requests {
-    entries: HashMap<RequestKey, Entry>,
-    /// Those that are done, by address, the oldest first.
+    entries: HashMap<RequestKey, DuplicateEntry>,
+    /// Finished requests by address, oldest first.
     done: HashMap<IpAddr, VecDeque<(Instant, RequestKey)>>,
-    /// How many are done.
     done_count: usize,
-    /// When the answers of all addresses were last looked through.
+    /// Last search of all addresses for expired replies.
     swept: Option<Instant>,
 }
 
-/// The requests of the last time.
 #[derive(Default)]
 pub(super) struct Duplicates {
     requests: Mutex<Requests>,
 }
 
-/// A request that is being done.
-pub(super) struct InProgress {
+/// A request in progress. If dropped without a reply, a retransmission is executed.
+pub(super) struct RequestInProgress {
     of: Arc<Duplicates>,
     key: RequestKey,
 }
 
 impl Duplicates {
-    /// A request has come that `sink` wants the answer of.
     pub(super) fn arrive(
         self: &Arc<Duplicates>,
         key: RequestKey,
         sink: &Arc<dyn ReplySink>,
-    ) -> Arrival {
+    ) -> RequestArrival {
         let mut requests = self.requests.lock();
         requests.drop_old(key.peer.ip(), Instant::now());
-        let is_busy = matches!(requests.entries.get(&key), Some(Entry::Busy(_)));
-        if is_busy && planted::is(Planted::DuplicateDoneBeside) {
-            requests.entries.remove(&key);
-        }
         match requests.entries.get_mut(&key) {
-            Some(Entry::Done(reply)) => Arrival::Done(reply.clone()),
-            Some(Entry::Busy(waiting)) => {
-                // DR1: the connection that asked before may be gone.
+            Some(DuplicateEntry::Done(reply)) => RequestArrival::Done(reply.clone()),
+            Some(DuplicateEntry::Busy(waiting)) => {
+                // DR1: the earlier connection may be closed.
                 std::mem::replace(waiting, Arc::clone(sink)).forgo();
-                Arrival::Busy
+                RequestArrival::Busy
             }
             None => {
-                requests.entries.insert(key, Entry::Busy(Arc::clone(sink)));
-                Arrival::New(InProgress { of: Arc::clone(self), key })
+                requests.entries.insert(key, DuplicateEntry::Busy(Arc::clone(sink)));
+                RequestArrival::New(RequestInProgress { of: Arc::clone(self), key })
             }
         }
     }
 }
 
 impl Requests {
-    /// DR2: forgets the old answers of an address.
+    /// DR2: drops the expired replies of an address.
     fn drop_old(&mut self, address: IpAddr, now: Instant) {
         let Requests { entries, done, done_count, .. } = self;
         let Some(queue) = done.get_mut(&address) else { return };
@@ -149,7 +134,6 @@ impl Requests {
         }
     }
 
-    /// Notes that a request was done just now.
     fn note_done(&mut self, key: RequestKey, now: Instant) {
         self.done.entry(key.peer.ip()).or_default().push_back((now, key));
         self.done_count += 1;
@@ -158,7 +142,7 @@ impl Requests {
         }
     }
 
-    /// DR2: forgets what is old, and answers of the address that has the most.
+    /// DR2: drops expired replies, then replies of the address with the most.
     fn make_room(&mut self, now: Instant) {
         let is_due = |since| now.saturating_duration_since(since) > SWEEP_TIME;
         if self.swept.is_none_or(is_due) {
@@ -180,27 +164,23 @@ impl Requests {
     }
 }
 
-impl InProgress {
-    /// The request is done: keeps the answer, and sends it to whoever asked last.
+impl RequestInProgress {
     pub(super) fn end(self, reply: Vec<u8>) {
         let mut requests = self.of.requests.lock();
-        let waiting = requests.entries.insert(self.key, Entry::Done(reply.clone()));
+        let waiting = requests.entries.insert(self.key, DuplicateEntry::Done(reply.clone()));
         requests.note_done(self.key, Instant::now());
-        if planted::is(Planted::DuplicateForgotten) {
-            requests.entries.remove(&self.key);
-        }
+        if_planted!(DuplicateForgotten, requests.entries.remove(&self.key));
         drop(requests);
-        if let Some(Entry::Busy(sink)) = waiting {
+        if let Some(DuplicateEntry::Busy(sink)) = waiting {
             sink.send(reply);
         }
     }
 }
 
-impl Drop for InProgress {
-    /// What was not ended may be asked again.
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
         let mut requests = self.of.requests.lock();
-        if matches!(requests.entries.get(&self.key), Some(Entry::Busy(_))) {
+        if matches!(requests.entries.get(&self.key), Some(DuplicateEntry::Busy(_))) {
             requests.entries.remove(&self.key);
         }
     }
@@ -211,9 +191,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Kept(Mutex<Vec<Vec<u8>>>);
+    struct ReplyRecorder(Mutex<Vec<Vec<u8>>>);
 
-    impl ReplySink for Kept {
+    impl ReplySink for ReplyRecorder {
         fn send(&self, reply: Vec<u8>) {
             self.0.lock().push(reply);
         }
@@ -230,26 +210,26 @@ mod tests {
     #[test]
     fn a_request_is_done_once_and_answered_where_it_was_asked_last() {
         let requests = Arc::new(Duplicates::default());
-        let kept: [Arc<Kept>; 2] = Default::default();
+        let kept: [Arc<ReplyRecorder>; 2] = Default::default();
         let sinks = kept.clone().map(|kept| -> Arc<dyn ReplySink> { kept });
         let arrive = |at: usize| requests.arrive(key(1, b"x"), &sinks[at]);
-        let Arrival::New(first) = arrive(0) else { panic!("it is new") };
-        assert!(matches!(arrive(1), Arrival::Busy));
+        let RequestArrival::New(first) = arrive(0) else { panic!("it is new") };
+        assert!(matches!(arrive(1), RequestArrival::Busy));
         first.end(b"done".to_vec());
         assert!(kept[0].0.lock().is_empty());
         assert_eq!(*kept[1].0.lock(), [b"done".to_vec()]);
-        assert!(matches!(arrive(0), Arrival::Done(reply) if reply == b"done"));
+        assert!(matches!(arrive(0), RequestArrival::Done(reply) if reply == b"done"));
         let other = requests.arrive(key(1, b"y"), &sinks[0]);
-        assert!(matches!(other, Arrival::New(_)), "another request with the same number");
+        assert!(matches!(other, RequestArrival::New(_)), "another request with the same number");
     }
 
     #[test]
     fn what_was_not_ended_may_be_asked_again_and_old_answers_go() {
         let requests = Arc::new(Duplicates::default());
-        let sink: Arc<dyn ReplySink> = Arc::new(Kept::default());
+        let sink: Arc<dyn ReplySink> = Arc::new(ReplyRecorder::default());
         drop(requests.arrive(key(0, b""), &sink));
         for xid in 0..40_000 {
-            let Arrival::New(new) = requests.arrive(key(xid, b""), &sink) else {
+            let RequestArrival::New(new) = requests.arrive(key(xid, b""), &sink) else {
                 panic!("{xid} is new")
             };
             new.end(Vec::new());
@@ -261,15 +241,15 @@ mod tests {
         assert_eq!((kept.entries.len(), kept.done_count, kept.done.len()), (0, 0, 0));
     }
 
-    /// Goal: DR2: no address makes the answers to another be forgotten, however many requests it
-    /// sends; addresses that have gone leave nothing behind for longer than there is room.
+    /// Goal: a busy address displaces only its own replies, and silent addresses keep nothing
+    /// beyond the bound (DR2).
     #[test]
     fn an_address_that_asks_much_forgets_its_own_answers() {
         let requests = Arc::new(Duplicates::default());
-        let sink: Arc<dyn ReplySink> = Arc::new(Kept::default());
+        let sink: Arc<dyn ReplySink> = Arc::new(ReplyRecorder::default());
         let ask = |key| match requests.arrive(key, &sink) {
-            Arrival::New(new) => new.end(b"done".to_vec()),
-            Arrival::Busy | Arrival::Done(_) => panic!("each is new"),
+            RequestArrival::New(new) => new.end(b"done".to_vec()),
+            RequestArrival::Busy | RequestArrival::Done(_) => panic!("each is new"),
         };
         (0..100).for_each(|xid| ask(key_from(2, xid, b"rename")));
         for xid in 0..u32::try_from(2 * ENTRIES_MAX).expect("it is small") {
@@ -277,7 +257,7 @@ mod tests {
         }
         for xid in 0..100 {
             let again = requests.arrive(key_from(2, xid, b"rename"), &sink);
-            assert!(matches!(again, Arrival::Done(_)), "{xid} was forgotten");
+            assert!(matches!(again, RequestArrival::Done(_)), "{xid} was forgotten");
         }
         let mut kept = requests.requests.lock();
         assert!(kept.done_count <= ENTRIES_MAX && kept.entries.len() == kept.done_count);

@@ -1,7 +1,6 @@
-//! What is exported to whom, and as whom a client's users act.
+//! Exports: access rules, and the mapping of users.
 //!
-//! Every request is checked against these rules, not only the one that mounts: a handle is no
-//! permission.
+//! Every request is checked, not only MOUNT: a handle grants no access.
 
 use std::any::Any;
 use std::fmt;
@@ -9,28 +8,26 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    Attr, Caller, FileKind, FileSystem, FilesetUuid, FsError, FsResult, Handle, Ino,
+use engine::api::{
+    Attr, Caller, FileHandle, FileKind, FileSystem, FilesetUuid, FsError, FsResult, Ino,
 };
 
 use super::handle::{ExportId, HandleKey};
 use super::rpc::Credentials;
-use super::turns::Turns;
-use crate::watch::Place;
+use super::turns::ThreadPermits;
+use crate::watch::AccessPoint;
 
-/// User and group that stand for nobody (`nobody`, `nogroup` on Linux).
+/// Default user and group for squashed users (`nobody`, `nogroup` on Linux).
 const NOBODY: u32 = 65_534;
-/// What no user and no group has: Linux takes it for "leave it", and for a number without a user.
+/// An invalid id. Linux takes it for "unchanged" or for an unmapped user.
 const NO_ID: u32 = u32::MAX;
-/// Ports that only the superuser of a machine may use are below this.
+/// Ports below this can be used only by a machine's superuser.
 const SECURE_PORTS_END: u16 = 1024;
-/// Most directories between an exported one and one from which somebody goes up: a path of
-/// `PATH_MAX` has no more.
+/// Most parent directories visited to reach the exported directory, as in a path of `PATH_MAX`.
 const ASCENT_MAX: usize = 2048;
-/// Longest name of an export: what MOUNT can carry.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// A text that is no rule.
+/// A malformed rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}: {cause}")]
 pub struct RuleError {
@@ -44,7 +41,7 @@ impl RuleError {
     }
 }
 
-/// Addresses that begin with the same bits.
+/// A range of addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -55,7 +52,7 @@ impl Network {
     /// Returns whether `address` is in the network.
     #[must_use]
     pub fn holds(&self, address: IpAddr) -> bool {
-        // An IPv4 client of a socket for both comes as an address of IPv6.
+        // A dual-stack socket reports IPv4 clients as IPv6 addresses.
         let shift = u32::from(self.bits);
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -70,7 +67,7 @@ impl Network {
         }
     }
 
-    /// This machine alone.
+    /// Returns the loopback networks.
     #[must_use]
     pub fn loopback() -> Vec<Network> {
         let v4 = Network { address: IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), bits: 8 };
@@ -104,40 +101,38 @@ impl fmt::Display for Network {
     }
 }
 
-/// Which users of a client act as nobody.
+/// Which client users are mapped to the `nobody` user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Squash {
-    /// None: its superuser is ours.
+    /// None, the client's root is root here.
     None,
-    /// The superuser.
+    /// Root.
     Root,
-    /// All of them.
+    /// All.
     All,
 }
 
 /// The rules of one export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportRules {
-    /// What clients mount: a path from the root of the server.
+    /// Name for MOUNT, an absolute path.
     pub name: String,
-    /// Name of the fileset that is exported; `None`: the one that the server was started with.
+    /// Name of the exported fileset, or `None` for the server's default.
     pub fileset: Option<String>,
-    /// What is exported: a path from the root of the fileset, empty for all of it.
+    /// Exported directory within the fileset, empty for all of it.
     pub directory: Vec<u8>,
-    /// Who may use it.
+    /// Networks of admitted clients.
     pub networks: Vec<Network>,
-    /// Whether anything may be changed through it.
+    /// Whether changes are allowed.
     pub is_writable: bool,
-    /// Who acts as nobody.
+    /// Users mapped to `nobody`.
     pub squash: Squash,
-    /// User and group of nobody.
+    /// User and group ids of `nobody`.
     pub nobody: (u32, u32),
-    /// Whether requests must come from a port that only a client's superuser may use: else any user
-    /// of a client may claim to be any other.
+    /// Requires a reserved source port. Without it any user of a client can claim any identity.
     pub needs_secure_port: bool,
-    /// Whether changes of names and attributes are answered before they are durable. They may be
-    /// lost when the server dies, and clients don't make them again. What is written is not
-    /// concerned: WRITE and COMMIT keep their promise.
+    /// Answers changes of names and attributes before they are durable, so a crash may lose them.
+    /// WRITE and COMMIT stay safe.
     pub is_async: bool,
 }
 
@@ -145,7 +140,7 @@ impl ExportRules {
     /// Most networks of one export.
     pub const NETWORKS_MAX: usize = 64;
 
-    /// Returns an export that nobody but this machine may use, and only to read.
+    /// Returns a read-only export for this machine alone.
     #[must_use]
     pub fn new(name: &str) -> ExportRules {
         ExportRules {
@@ -161,7 +156,6 @@ impl ExportRules {
         }
     }
 
-    /// Whether a directory of the fileset is exported, and not all of it.
     fn is_of_directory(&self) -> bool {
         self.directory.iter().any(|&byte| byte != b'/')
     }
@@ -210,7 +204,7 @@ impl ExportRules {
 impl FromStr for ExportRules {
     type Err = RuleError;
 
-    /// Reads `NAME` or `NAME:OPTION,...`.
+    /// Parses `NAME` or `NAME:OPTION,...`.
     fn from_str(text: &str) -> Result<ExportRules, RuleError> {
         let (name, options) = text.split_once(':').unwrap_or((text, ""));
         if !name.starts_with('/') || name.len() > NAME_BYTES_MAX {
@@ -226,7 +220,6 @@ impl FromStr for ExportRules {
     }
 }
 
-/// Returns a path without slashes at its end, but for the root.
 fn trimmed(path: &str) -> &str {
     match path.trim_end_matches('/') {
         "" => "/",
@@ -234,33 +227,31 @@ fn trimmed(path: &str) -> &str {
     }
 }
 
-/// A directory of a fileset, and who may do what with what is below it.
+/// An exported directory of a fileset, with its rules.
 pub struct Export {
     rules: ExportRules,
     fs: Arc<dyn FileSystem>,
     fileset: FilesetUuid,
-    root: Handle,
+    root: FileHandle,
     id: ExportId,
-    /// What seals its handles; `None`: the server's key.
+    /// Key that seals handles, or `None` for the server's.
     key: Option<HandleKey>,
-    /// Keys that sealed handles of the fileset when it was in other pools.
+    /// Keys of pools that the fileset was in before.
     earlier_keys: Vec<HandleKey>,
-    /// Those of its pool.
-    turns: Arc<Turns>,
-    /// Where what is asked is seen.
-    place: Arc<Place>,
-    /// What is dropped when nobody uses the export any more: no request is under way then.
+    turns: Arc<ThreadPermits>,
+    place: Arc<AccessPoint>,
+    /// Dropped after the last request of the export.
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Export {
-    /// Exports a directory of the main fileset of `fs`. An error tells why that is not there.
+    /// Exports a directory of the main fileset of `fs`. Fails if it does not exist.
     pub fn new(rules: ExportRules, fs: Arc<dyn FileSystem>) -> FsResult<Export> {
         let fileset = fs.main_fileset();
         Export::of(rules, fs, fileset)
     }
 
-    /// Exports a directory of a fileset of `fs`.
+    /// Exports a directory of a fileset of `fs`. Fails if it does not exist.
     pub fn of(
         rules: ExportRules,
         fs: Arc<dyn FileSystem>,
@@ -268,18 +259,18 @@ impl Export {
     ) -> FsResult<Export> {
         let root = find(&*fs, fs.root_of(fileset)?, &rules.directory)?;
         let root = fs.handle_of(&root, fileset);
-        // Whoever gives an export another name, or another directory, gives it other handles: those
-        // of before lead perhaps to what is not exported any more.
+        // Another name or directory gives another number. So old handles, maybe to files no longer
+        // exported, become stale.
         let mut named = [&fileset.0.to_le_bytes()[..], rules.name.as_bytes()].concat();
         if rules.is_of_directory() {
-            // No name has this byte.
+            // Separates the name, which cannot contain this byte.
             named.push(0);
             named.extend(root.ino.0.to_le_bytes());
             named.extend(root.generation.to_le_bytes());
         }
         let hash = HandleKey([0; 16]).hash(&named);
         let id = ExportId(u32::try_from(hash >> 32).expect("32 bits"));
-        let place = Arc::new(Place::new("nfs", rules.name.clone(), &fs, root.ino));
+        let place = Arc::new(AccessPoint::new("nfs", rules.name.clone(), &fs, root.ino));
         let turns = Arc::default();
         Ok(Export {
             rules,
@@ -295,22 +286,21 @@ impl Export {
         })
     }
 
-    /// Returns the export, whose handles are sealed by a key of its own: that of its pool, so that
-    /// they are known wherever the pool is served.
+    /// Seals handles by a key of the pool, so that they stay valid when another server opens the
+    /// pool.
     #[must_use]
     pub fn sealed_by(self, key: HandleKey) -> Export {
         Export { key: Some(key), ..self }
     }
 
-    /// Returns the export, whose handles may be sealed by any of `keys` too: those of the pools
-    /// that its fileset was in before.
+    /// Also accepts handles sealed by `keys`, those of the fileset's earlier pools.
     #[must_use]
     pub fn believing(self, keys: Vec<HandleKey>) -> Export {
         Export { earlier_keys: keys, ..self }
     }
 
-    /// Returns the export, which has its turns together with those of `others` that are of the same
-    /// pool: of one file system, or with a key of its own that is the same.
+    /// Shares thread permits with exports in `others` of the same pool: of the same file system or
+    /// the same key.
     pub(super) fn beside(self, others: &[Arc<Export>]) -> Export {
         let is_beside = |other: &&Arc<Export>| {
             let is_same_key = self.key.is_some() && self.key == other.key;
@@ -320,11 +310,11 @@ impl Export {
         Export { turns: found.unwrap_or_default(), ..self }
     }
 
-    pub(super) fn place(&self) -> &Arc<Place> {
+    pub(super) fn place(&self) -> &Arc<AccessPoint> {
         &self.place
     }
 
-    pub(super) fn turns(&self) -> &Arc<Turns> {
+    pub(super) fn turns(&self) -> &Arc<ThreadPermits> {
         &self.turns
     }
 
@@ -336,7 +326,7 @@ impl Export {
         &self.earlier_keys
     }
 
-    /// Returns the export, which drops `kept` when its last request has ended.
+    /// Drops `kept` after the last request.
     #[must_use]
     pub fn keeping(self, kept: Box<dyn Any + Send + Sync>) -> Export {
         Export { _kept: Some(kept), ..self }
@@ -356,19 +346,17 @@ impl Export {
         &self.fs
     }
 
-    /// Returns the fileset that is exported, or a directory of it.
+    /// Returns the exported fileset.
     #[must_use]
     pub fn fileset(&self) -> FilesetUuid {
         self.fileset
     }
 
-    /// Returns whether `ino` is the directory that is exported: nothing above it is.
     pub(super) fn is_root(&self, ino: Ino) -> bool {
         ino == self.root.ino
     }
 
-    /// Refuses to go on from a directory to what is above it, where that is not in the exported
-    /// one: it was moved away from there.
+    /// Refuses a lookup of `..` in a directory that was moved out of the exported one.
     pub(super) fn check_inside(&self, directory: Ino) -> FsResult<()> {
         if !self.rules.is_of_directory() {
             return Ok(());
@@ -390,30 +378,26 @@ impl Export {
         if at == self.root.ino { Ok(()) } else { Err(FsError::Stale) }
     }
 
-    /// Returns the handle of a file that was reached through this export.
-    pub(super) fn handle_of(&self, attr: &Attr) -> Handle {
+    pub(super) fn handle_of(&self, attr: &Attr) -> FileHandle {
         self.fs.handle_of(attr, self.fileset)
     }
 
-    /// Returns the handle of the exported directory, or of one below it.
-    pub(super) fn find(&self, below: &[u8]) -> FsResult<Handle> {
+    pub(super) fn find(&self, below: &[u8]) -> FsResult<FileHandle> {
         let root = self.fs.resolve(&Caller::root(), self.root)?;
         let found = find(&*self.fs, root.ino, below);
         self.fs.forget(root.ino, 1);
         found.map(|attr| self.handle_of(&attr))
     }
 
-    /// Returns whether a request from `peer` may use this export.
     pub(super) fn admits(&self, peer: SocketAddr) -> bool {
         self.is_for(peer.ip()) && (!self.rules.needs_secure_port || peer.port() < SECURE_PORTS_END)
     }
 
-    /// Whether it is for a network that `address` is in.
     pub(super) fn is_for(&self, address: IpAddr) -> bool {
         self.rules.networks.iter().any(|network| network.holds(address))
     }
 
-    /// Returns as whom a client's user acts; `None` for credentials that say nothing.
+    /// Returns the mapped caller, or `None` for unsupported credentials.
     pub(super) fn caller(&self, credentials: &Credentials) -> Option<Caller> {
         let (nobody, nogroup) = self.rules.nobody;
         match credentials {
@@ -439,7 +423,7 @@ impl fmt::Debug for Export {
     }
 }
 
-/// Returns the directory at `path` below `from`, and leaves no reference.
+/// Returns the directory at `path` below `from`, without a reference.
 fn find(fs: &dyn FileSystem, from: Ino, path: &[u8]) -> FsResult<Attr> {
     let mut at = fs.lookup(&Caller::root(), from, b".")?;
     for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {

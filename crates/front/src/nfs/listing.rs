@@ -1,32 +1,27 @@
 //! READDIR and READDIRPLUS.
 //!
-//! Cookies are the file system's, and mean the same after a restart. Their verifier is that of the
-//! directory; a client that goes on with another is told to begin anew.
+//! Cookies, and a directory's cookie verifier, come from the file system and are valid across
+//! restarts. A client with another verifier must restart its listing.
 
-use engine::vnode::api::{Attr, DirEntry, FileKind};
+use engine::api::{Attr, DirEntry, FileKind};
 
 use super::handle::HANDLE_BYTES;
-use super::protocol::{ATTR_BYTES, Status, TRANSFER_BYTES_MAX};
-use super::service::{Done, Refused, Target, Work};
-use super::xdr::{Reader, Writer};
+use super::protocol::{ATTR_BYTES, NfsStatus, TRANSFER_BYTES_MAX};
+use super::service::{CallError, CallExecution, CallTarget, ReplyTiming};
+use super::xdr::{XdrReader, XdrWriter};
 
-/// Bytes of an answer besides names: attributes of the directory, verifier, the end.
 const FRAME_BYTES: usize = 4 + 4 + ATTR_BYTES + 8 + 4 + 4;
-/// Bytes of an entry besides its name.
 const ENTRY_BYTES: usize = 4 + 8 + 4 + 8;
-/// Bytes that an entry has more of where attributes and handle come with it.
 const PLUS_BYTES: usize = 4 + ATTR_BYTES + 4 + 4 + HANDLE_BYTES;
 
-/// How much a listing may bring.
-struct Room {
-    /// Of names and cookies.
+struct ReplySpace {
+    /// Bytes left for names and cookies.
     names: usize,
-    /// Of all.
+    /// Bytes left for the whole reply.
     whole: usize,
 }
 
-impl Room {
-    /// Takes what an entry needs; returns whether it was there.
+impl ReplySpace {
     fn take(&mut self, name: &[u8], more: usize) -> bool {
         let bytes = ENTRY_BYTES + name.len().next_multiple_of(4);
         if bytes > self.names || bytes + more > self.whole {
@@ -42,48 +37,51 @@ fn bounded(count: u32) -> usize {
     usize::try_from(count.min(TRANSFER_BYTES_MAX)).expect("TRANSFER_BYTES_MAX fits in a usize")
 }
 
-/// Begins an answer; refuses a cookie of another life of the directory.
-fn begin(target: &Target, (cookie, verifier): (u64, u64), out: &mut Writer) -> Result<(), Refused> {
+/// Begins a reply. Refuses a cookie with an outdated verifier.
+fn begin(
+    target: &CallTarget,
+    (cookie, verifier): (u64, u64),
+    out: &mut XdrWriter,
+) -> Result<(), CallError> {
     if target.held.attr.kind != FileKind::Directory {
-        return Err(Status::NOTDIR.into());
+        return Err(NfsStatus::NOTDIR.into());
     }
     let own = target.fs().cookie_verifier(&target.caller, target.ino())?;
     if cookie != 0 && verifier != own {
-        return Err(Status::BAD_COOKIE.into());
+        return Err(NfsStatus::BAD_COOKIE.into());
     }
-    out.u32(Status::OK.0);
+    out.u32(NfsStatus::OK.0);
     target.put_some_attr(out, target.attr_now().as_ref());
     out.u64(own);
     Ok(())
 }
 
-fn put_entry(out: &mut Writer, entry: &DirEntry) {
+fn put_entry(out: &mut XdrWriter, entry: &DirEntry) {
     out.bool(true);
     out.u64(entry.ino.0);
     out.opaque(&entry.name);
     out.u64(entry.cookie);
 }
 
-/// Ends an answer: `listed` names are in it, and there are more or not.
-fn end(out: &mut Writer, listed: usize, is_all: bool) -> Result<Done, Refused> {
+fn end(out: &mut XdrWriter, listed: usize, is_all: bool) -> Result<ReplyTiming, CallError> {
     if listed == 0 && !is_all {
-        return Err(Status::TOOSMALL.into());
+        return Err(NfsStatus::TOOSMALL.into());
     }
     out.bool(false);
     out.bool(is_all);
-    Ok(Done::Now)
+    Ok(ReplyTiming::Now)
 }
 
 pub(super) fn read_dir(
-    work: &Work<'_>,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<Done, Refused> {
+    work: &CallExecution<'_>,
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<ReplyTiming, CallError> {
     let target = work.target(args)?;
     let (cookie, verifier, count) = (args.u64()?, args.u64()?, args.u32()?);
     begin(&target, (cookie, verifier), out)?;
     let whole = bounded(count).saturating_sub(FRAME_BYTES);
-    let mut room = Room { names: whole, whole };
+    let mut room = ReplySpace { names: whole, whole };
     let (mut listed, mut is_all) = (0, true);
     target.fs().readdir(&target.caller, target.ino(), cookie, &mut |entry| {
         is_all = room.take(&entry.name, 0);
@@ -97,15 +95,15 @@ pub(super) fn read_dir(
 }
 
 pub(super) fn read_dir_plus(
-    work: &Work<'_>,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<Done, Refused> {
+    work: &CallExecution<'_>,
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<ReplyTiming, CallError> {
     let target = work.target(args)?;
     let (cookie, verifier) = (args.u64()?, args.u64()?);
     let (names, whole) = (bounded(args.u32()?), bounded(args.u32()?));
     begin(&target, (cookie, verifier), out)?;
-    let mut room = Room { names, whole: whole.saturating_sub(FRAME_BYTES) };
+    let mut room = ReplySpace { names, whole: whole.saturating_sub(FRAME_BYTES) };
     let (mut listed, mut is_all) = (0, true);
     let mut references = Vec::new();
     let mut each = |entry: &DirEntry, attr: Option<&Attr>| {
@@ -126,8 +124,12 @@ pub(super) fn read_dir_plus(
     end(out, listed, is_all)
 }
 
-/// Writes attributes and handle of an entry, where it has any.
-fn put_file(work: &Work<'_>, target: &Target, attr: Option<&Attr>, out: &mut Writer) {
+fn put_file(
+    work: &CallExecution<'_>,
+    target: &CallTarget,
+    attr: Option<&Attr>,
+    out: &mut XdrWriter,
+) {
     target.put_some_attr(out, attr);
     out.bool(attr.is_some());
     if let Some(attr) = attr {

@@ -1,35 +1,34 @@
-//! The NFS front: NFSv3 with MOUNT, over TCP, on one port.
+//! The NFS front: NFSv3 with MOUNT over TCP on one port (decision 0070).
 //!
 //! ```text
-//!   client <-> server <-> connection <-> service <-> engine::vnode::api::FileSystem
-//!              (threads)  (records,      (what each call means, duplicate requests)
+//!   client <-> server <-> connection <-> service <-> engine::api::FileSystem
+//!              (threads)  (records,      (execution of calls, duplicate requests)
 //!                          bounds)
 //! ```
 //!
-//! `xdr` and `rpc` have the bytes, `protocol` the words; `handle` seals what clients keep;
-//! `export` says who may do what; `names`, `data`, `attributes` and `listing` are the procedures,
-//! `mount`, `portmap` and `nlm` the programs beside, `rpcbind` enters them where clients ask,
-//! `counts` what is counted, `turns` bounds the threads that one pool keeps. Why it is so: decision
-//! 0070.
+//! `xdr` and `rpc` encode, `protocol` has the constants, `handle` seals file handles, `export` has
+//! the access rules. `names`, `data`, `attributes` and `listing` are the procedures. `mount`,
+//! `portmap` and `nlm` are further programs, and `rpcbind` registers them. `turns` bounds the
+//! threads of one pool.
 //!
-//! # What clients are promised
+//! # Promises to clients
 //!
-//! - NF1: What is answered is durable, but for UNSTABLE writes, and on an `async` export for
-//!   changes of names and attributes. No thread waits for that: the answer is a completion.
-//! - NF2: UNSTABLE writes are durable after COMMIT; where the server has died in between, the
-//!   verifier differs, which is one for each opening of the pool.
-//! - NF3: A handle names one file for ever. It is checked at each request: the seal, the export,
-//!   the client's address, and under the vnode's lock the generation.
-//! - NF4: A request that comes twice is done once, for as long as the server lives and remembers.
-//! - NF5: Permissions are checked at each request, as the caller that the export makes of the
-//!   client's user; an owner is not refused what he has open.
+//! - NF1: An answered call is durable, except UNSTABLE writes, and changes of names and attributes
+//!   on an `async` export. No thread waits for durability: replies are sent by completions.
+//! - NF2: UNSTABLE writes are durable after COMMIT. If the server crashes before, the verifier
+//!   changes, which is unique to each opening of the pool.
+//! - NF3: A handle names one file for ever. Each request checks the seal, the export, the client's
+//!   address and, under the vnode's lock, the generation.
+//! - NF4: A retransmitted change is executed once, while the server runs and has its reply cached.
+//! - NF5: Each request checks permissions of the caller, after mapping by the export. An owner may
+//!   use its file anyway, as it may have opened it before.
 //!
 //! # Crashes
 //!
-//! Nothing is kept here but answers to requests that may come twice. Handles are sealed by a key of
-//! the pool, so clients go on after a restart.
+//! Only the duplicate request cache is lost. Handles are sealed by a key of the pool, so clients
+//! continue after a restart.
 //!
-//! Not here: locks (`nlm` grants none), Kerberos, UDP but for the portmapper.
+//! Not here: locks (`nlm` grants none), Kerberos, UDP except for the portmapper.
 
 mod attributes;
 mod connection;
@@ -58,5 +57,5 @@ pub use export::{Export, ExportRules, Network, RuleError, Squash};
 pub use handle::HandleKey;
 pub use portmap::Portmapper;
 pub use rpcbind::{RPCBIND_SOCKET, Registration};
-pub use server::{Client, Server, ServerError, ServerOptions, THREADS_MAX};
-pub use service::{Commit, ExportError, NoCall, ReplySink, Service};
+pub use server::{ConnectedClient, NfsServer, ServerError, ServerOptions, THREADS_MAX};
+pub use service::{DeferredReply, ExportError, NotCallError, ReplySink, Service};

@@ -1,7 +1,7 @@
-//! MOUNT (RFC 1813, appendix I): from the name of an export to its handle.
+//! MOUNT (RFC 1813, appendix I): returns the handle of an export.
 //!
-//! Versions 1 and 3: the first only to show and to forget mounts, for its handles are too short.
-//! Who has mounted what is known as long as clients say so, and nothing depends on it.
+//! Version 1 only lists and forgets mounts, as its handles are too short. The list depends on
+//! clients and has no effect.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::export::Export;
-use super::rpc::{Call, Unserved};
+use super::rpc::{Call, RpcError};
 use super::service::Service;
-use super::xdr::{Garbage, Reader, Writer};
+use super::xdr::{XdrError, XdrReader, XdrWriter};
 
 pub(super) const PROGRAM: u32 = 100_005;
 pub(super) const VERSION_FIRST: u32 = 1;
@@ -25,9 +25,8 @@ const UMNTALL: u32 = 4;
 const EXPORT: u32 = 5;
 
 const PATH_BYTES_MAX: usize = 1024;
-/// Most mounts that are remembered: the oldest are forgotten first.
+/// Most mounts remembered. The oldest are forgotten first.
 const MOUNTS_MAX: usize = 1024;
-/// Bytes behind which DUMP tells no more.
 const DUMP_BYTES_MAX: usize = 64 << 10;
 const AUTH_SYS: u32 = 1;
 
@@ -36,11 +35,11 @@ const NOENT: u32 = 2;
 const ACCES: u32 = 13;
 const NAMETOOLONG: u32 = 63;
 
-/// Who has mounted what: each path once, however it was written.
+/// Mounts by client and normalized path.
 #[derive(Debug, Default)]
-pub(super) struct Mounts(VecDeque<(IpAddr, Vec<u8>)>);
+pub(super) struct ClientMounts(VecDeque<(IpAddr, Vec<u8>)>);
 
-impl Mounts {
+impl ClientMounts {
     fn add(&mut self, peer: IpAddr, path: &[u8]) {
         self.remove(peer, Some(path));
         if self.0.len() == MOUNTS_MAX {
@@ -54,7 +53,7 @@ impl Mounts {
         self.0.retain(|(by, what)| *by != peer || path.as_ref().is_some_and(|path| path != what));
     }
 
-    fn dump(&self, out: &mut Writer) {
+    fn dump(&self, out: &mut XdrWriter) {
         let begun = out.len();
         for (by, what) in &self.0 {
             if out.len() - begun > DUMP_BYTES_MAX {
@@ -68,40 +67,39 @@ impl Mounts {
     }
 }
 
-/// Returns a path without names that lead nowhere.
+/// Removes empty and `.` components.
 fn plain(path: &[u8]) -> Vec<u8> {
     let names = path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
     let plain: Vec<u8> = names.flat_map(|name| [b"/", name].concat()).collect();
     if plain.is_empty() { b"/".to_vec() } else { plain }
 }
 
-/// Answers a call.
 pub(super) fn answer(
     service: &Service,
     peer: SocketAddr,
     call: &Call,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<(), Unserved> {
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<(), RpcError> {
     match call.procedure {
         NULL => {}
         MNT if call.version == VERSION_LAST => mount(service, peer, path_of(args)?, out),
-        // Who may use nothing is told of nobody.
+        // The list is hidden from clients without an export.
         DUMP if !service.knows(peer.ip()) => out.bool(false),
         DUMP => service.mounts().lock().dump(out),
         UMNT => service.mounts().lock().remove(peer.ip(), Some(path_of(args)?)),
         UMNTALL => service.mounts().lock().remove(peer.ip(), None),
         EXPORT => list(service, peer.ip(), out),
-        _ => return Err(Unserved::Procedure),
+        _ => return Err(RpcError::Procedure),
     }
     Ok(())
 }
 
-fn path_of<'m>(args: &mut Reader<'m>) -> Result<&'m [u8], Unserved> {
-    args.opaque(PATH_BYTES_MAX).map_err(|Garbage| Unserved::Arguments)
+fn path_of<'m>(args: &mut XdrReader<'m>) -> Result<&'m [u8], RpcError> {
+    args.opaque(PATH_BYTES_MAX).map_err(|XdrError| RpcError::Arguments)
 }
 
-fn mount(service: &Service, peer: SocketAddr, path: &[u8], out: &mut Writer) {
+fn mount(service: &Service, peer: SocketAddr, path: &[u8], out: &mut XdrWriter) {
     let found = handle_of(service, peer, path);
     match &found {
         Ok(_) => tracing::info!(%peer, path = %path.escape_ascii(), "mounted by NFS"),
@@ -124,14 +122,13 @@ fn mount(service: &Service, peer: SocketAddr, path: &[u8], out: &mut Writer) {
     }
 }
 
-/// Returns the handle of an exported directory, or of one below it.
 fn handle_of(service: &Service, peer: SocketAddr, path: &[u8]) -> Result<Vec<u8>, u32> {
     let exports = service.exports();
     let inside = |export: &Arc<Export>| {
         let below = below(path, export.rules().name.as_bytes())?;
         Some((Arc::clone(export), below))
     };
-    // The innermost: it has the fewest bytes left.
+    // The innermost export leaves the shortest rest of the path.
     let found = exports.iter().filter_map(inside).min_by_key(|(_, below)| below.len());
     let (export, below) = found.ok_or(NOENT)?;
     if !export.admits(peer) {
@@ -144,15 +141,14 @@ fn handle_of(service: &Service, peer: SocketAddr, path: &[u8]) -> Result<Vec<u8>
     Ok(service.seal(&export, handle).to_vec())
 }
 
-/// Returns what is left of `path` below the export `name`; `None`: it is not below it.
 fn below<'p>(path: &'p [u8], name: &[u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(name)?;
     let is_inside = rest.is_empty() || rest.starts_with(b"/") || name.ends_with(b"/");
     is_inside.then_some(rest)
 }
 
-/// Lists the exports that `address` may use. Of others neither name nor networks are told.
-fn list(service: &Service, address: IpAddr, out: &mut Writer) {
+/// Lists the exports that `address` may use, and no others.
+fn list(service: &Service, address: IpAddr, out: &mut XdrWriter) {
     for export in service.exports().iter().filter(|export| export.is_for(address)) {
         out.bool(true);
         out.opaque(export.rules().name.as_bytes());
@@ -180,7 +176,7 @@ mod tests {
 
     #[test]
     fn mounts_are_remembered_up_to_a_bound() {
-        let mut mounts = Mounts::default();
+        let mut mounts = ClientMounts::default();
         for number in 0..u32::try_from(MOUNTS_MAX).expect("it is small") + 10 {
             mounts.add(IpAddr::V4(number.into()), b"/a");
             mounts.add(IpAddr::V4(number.into()), b"/a");
@@ -190,11 +186,10 @@ mod tests {
         assert_eq!(mounts.0.len(), MOUNTS_MAX - 1);
     }
 
-    /// Goal: no spelling of a path makes an entry of its own, and paths that are long make no
-    /// answer that is.
+    /// Goal: each path has one entry in any spelling, and long paths make no long reply.
     #[test]
     fn what_is_told_of_mounts_is_bounded_however_they_are_written() {
-        let mut mounts = Mounts::default();
+        let mut mounts = ClientMounts::default();
         let peer = IpAddr::V4(7.into());
         for slashes in 0..100 {
             mounts.add(peer, &[b"/a", &b"/"[..].repeat(slashes + 1)[..], b"./b/"].concat());
@@ -206,7 +201,7 @@ mod tests {
         for number in 0..u32::try_from(MOUNTS_MAX).expect("it is small") {
             mounts.add(IpAddr::V4(number.into()), &[b'x'; PATH_BYTES_MAX]);
         }
-        let mut out = Writer::default();
+        let mut out = XdrWriter::default();
         mounts.dump(&mut out);
         assert!(out.len() < DUMP_BYTES_MAX + 2 * PATH_BYTES_MAX, "{}", out.len());
     }

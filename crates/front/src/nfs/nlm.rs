@@ -1,16 +1,15 @@
-//! A lock manager (NLM version 4: RFC 1813, appendix II) that grants no lock, and says so at once.
+//! A lock manager (NLM version 4: RFC 1813, appendix II) that refuses all locks.
 //!
-//! A client that mounts without `nolock` asks the server for each lock. Where no lock manager
-//! answers it asks for ever, and the program hangs; here it gets ENOLCK. Mounted with `nolock` a
-//! client keeps its locks itself.
+//! If nothing answered locks, a client mounted without `nolock` would retry for ever and its
+//! program would hang. Here the program gets ENOLCK. A client with `nolock` keeps locks locally.
 //!
-//! Not here: the asynchronous procedures (`_MSG`, `_RES`), by which clients of NFSv2 asked.
+//! Not here: the asynchronous procedures (`_MSG`, `_RES`) of NFSv2 clients.
 
 use std::net::SocketAddr;
 
-use super::rpc::{Call, Unserved};
+use super::rpc::{Call, RpcError};
 use super::service::Service;
-use super::xdr::{Garbage, Reader, Writer};
+use super::xdr::{XdrError, XdrReader, XdrWriter};
 
 pub(super) const PROGRAM: u32 = 100_021;
 pub(super) const VERSION: u32 = 4;
@@ -25,33 +24,32 @@ const UNSHARE: u32 = 21;
 const NM_LOCK: u32 = 22;
 const FREE_ALL: u32 = 23;
 
-/// Longest cookie, by which a client finds the call that an answer is to (`LM_MAXSTRLEN`).
+/// Longest cookie, which identifies the call (`LM_MAXSTRLEN`).
 const COOKIE_BYTES_MAX: usize = 1024;
 
-/// How a request ended (`nlm4_stats`).
+/// `nlm4_stats`.
 const GRANTED: u32 = 0;
 const DENIED_NOLOCKS: u32 = 2;
 
-/// Answers a call.
 pub(super) fn answer(
     _service: &Service,
     _peer: SocketAddr,
     call: &Call,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<(), Unserved> {
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<(), RpcError> {
     let status = match call.procedure {
         NULL | FREE_ALL => return Ok(()),
         TEST | LOCK | NM_LOCK | SHARE => DENIED_NOLOCKS,
-        // There is nothing to cancel and nothing to unlock.
+        // No lock exists.
         CANCEL | UNLOCK | UNSHARE => GRANTED,
-        _ => return Err(Unserved::Procedure),
+        _ => return Err(RpcError::Procedure),
     };
-    let cookie = args.opaque(COOKIE_BYTES_MAX).map_err(|Garbage| Unserved::Arguments)?;
+    let cookie = args.opaque(COOKIE_BYTES_MAX).map_err(|XdrError| RpcError::Arguments)?;
     out.opaque(cookie);
     out.u32(status);
     if matches!(call.procedure, SHARE | UNSHARE) {
-        // The sequence, which no client uses.
+        // The share sequence number, unused by clients.
         out.u32(0);
     }
     Ok(())

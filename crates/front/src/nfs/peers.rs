@@ -1,32 +1,29 @@
-//! The connections of a server, by number and by address.
+//! Open connections by token and by address.
 //!
 //! # Invariants
-//! - PE1: Of each address it is known how many there are, without looking at all of them: who
-//!   connects again and again costs no more where many are connected.
-//! - PE2: What is counted of an address never falls while it has a connection: what its connections
-//!   counted that have ended stays. When the last one has gone nothing is kept.
+//! - PE1: The connections of each address are counted, so that a reconnecting client costs no
+//!   search of all connections.
+//! - PE2: An address's totals include its ended connections, so the totals never decrease while it
+//!   is connected. They are dropped with its last connection.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::connection::Connection;
-use super::server::Client;
+use super::connection::NfsConnection;
+use super::server::ConnectedClient;
 
-/// The connections that are open.
 #[derive(Default)]
 pub(super) struct Peers {
-    by_token: HashMap<u64, Arc<Connection>>,
-    of_address: HashMap<IpAddr, OfAddress>,
+    by_token: HashMap<u64, Arc<NfsConnection>>,
+    of_address: HashMap<IpAddr, AddressPeers>,
 }
 
-/// What is known of an address that has connections.
-struct OfAddress {
+struct AddressPeers {
     connections: usize,
-    /// The number of the first connection of those that followed one another without a gap.
+    /// Token of the first connection after a time without connections.
     first: u64,
-    /// What the connections among them counted that have ended: requests, their bytes, and the
-    /// bytes of answers.
+    /// Totals of ended connections: requests, their bytes, bytes of replies.
     ended: [u64; 3],
 }
 
@@ -35,25 +32,23 @@ impl Peers {
         self.by_token.len()
     }
 
-    pub(super) fn get(&self, token: u64) -> Option<&Arc<Connection>> {
+    pub(super) fn get(&self, token: u64) -> Option<&Arc<NfsConnection>> {
         self.by_token.get(&token)
     }
 
-    pub(super) fn values(&self) -> impl Iterator<Item = &Arc<Connection>> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &Arc<NfsConnection>> {
         self.by_token.values()
     }
 
-    /// Returns how many connections of `address` there are.
     pub(super) fn count_of(&self, address: IpAddr) -> usize {
         self.of_address.get(&address).map_or(0, |of| of.connections)
     }
 
-    /// Returns who is connected, in order of addresses.
-    pub(super) fn clients(&self) -> Vec<Client> {
-        let begin = |(&address, of): (&IpAddr, &OfAddress)| {
+    pub(super) fn clients(&self) -> Vec<ConnectedClient> {
+        let begin = |(&address, of): (&IpAddr, &AddressPeers)| {
             let [requests, received_bytes, sent_bytes] = of.ended;
             let (connections, since, in_flight) = (of.connections, of.first, 0);
-            let client = Client {
+            let client = ConnectedClient {
                 address,
                 since,
                 connections,
@@ -64,7 +59,8 @@ impl Peers {
             };
             (address, client)
         };
-        let mut clients: BTreeMap<IpAddr, Client> = self.of_address.iter().map(begin).collect();
+        let mut clients: BTreeMap<IpAddr, ConnectedClient> =
+            self.of_address.iter().map(begin).collect();
         for connection in self.by_token.values() {
             let ([requests, received_bytes, sent_bytes], in_flight) = connection.counts();
             let Some(client) = clients.get_mut(&connection.peer.ip()) else { continue };
@@ -76,19 +72,19 @@ impl Peers {
         clients.into_values().collect()
     }
 
-    pub(super) fn insert(&mut self, connection: Arc<Connection>) {
-        let new = OfAddress { connections: 0, first: connection.token, ended: [0; 3] };
+    pub(super) fn insert(&mut self, connection: Arc<NfsConnection>) {
+        let new = AddressPeers { connections: 0, first: connection.token, ended: [0; 3] };
         self.of_address.entry(connection.peer.ip()).or_insert(new).connections += 1;
         self.by_token.insert(connection.token, connection);
     }
 
-    pub(super) fn remove(&mut self, token: u64) -> Option<Arc<Connection>> {
+    pub(super) fn remove(&mut self, token: u64) -> Option<Arc<NfsConnection>> {
         let removed = self.by_token.remove(&token)?;
         leave(&mut self.of_address, &removed);
         Some(removed)
     }
 
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Arc<Connection>) -> bool) {
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Arc<NfsConnection>) -> bool) {
         let Peers { by_token, of_address } = self;
         by_token.retain(|_, connection| {
             let is_kept = keep(connection);
@@ -100,8 +96,8 @@ impl Peers {
     }
 }
 
-/// PE2: one connection of its address less.
-fn leave(of_address: &mut HashMap<IpAddr, OfAddress>, connection: &Connection) {
+/// Removes a connection, keeping its totals (PE2).
+fn leave(of_address: &mut HashMap<IpAddr, AddressPeers>, connection: &NfsConnection) {
     let address = connection.peer.ip();
     let Some(of) = of_address.get_mut(&address) else { return };
     of.connections -= 1;
@@ -119,7 +115,7 @@ mod tests {
     use super::*;
     use crate::nfs::connection::tests::from;
 
-    /// Goal: PE1, however connections come and go.
+    /// Goal: an address's connections are counted, however they come and go (PE1).
     #[test]
     fn addresses_are_counted() {
         let mut peers = Peers::default();
@@ -136,15 +132,16 @@ mod tests {
         assert_eq!(peers.of_address.len(), 1, "nothing is kept of who has gone");
     }
 
-    /// Goal: PE2. Method: of two connections one ends, which has counted more; then the other, and
-    /// the machine connects again.
+    /// Goal: totals never decrease (PE2). Method: of two connections the busier one ends, then the
+    /// other, then the client reconnects.
     #[test]
     fn what_is_counted_of_a_machine_does_not_fall_while_it_is_connected() {
         let mut peers = Peers::default();
         let address = IpAddr::from([10, 0, 0, 1]);
         let told = |peers: &Peers| {
             let clients = peers.clients();
-            let told = |it: &Client| (it.since, it.connections, it.requests, it.sent_bytes);
+            let told =
+                |it: &ConnectedClient| (it.since, it.connections, it.requests, it.sent_bytes);
             clients.iter().map(told).collect::<Vec<_>>()
         };
         for (token, requests) in [(20, 5), (21, 300)] {

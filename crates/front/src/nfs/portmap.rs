@@ -1,11 +1,11 @@
-//! A portmapper (RFC 1833), as much of it as finds NFS, MOUNT and NLM: clients that are told the
-//! port of the first two do without it.
+//! A portmapper (RFC 1833) for NFS, MOUNT and NLM. Clients whose mount options give the ports do
+//! not need it.
 //!
-//! Version 2, and GETADDR and DUMP of versions 3 and 4. Nobody can register anything.
+//! Serves version 2, and GETADDR and DUMP of versions 3 and 4. Nothing can be registered.
 //!
-//! Clients of libtirpc (rpcinfo, showmount) ask by UDP: a [`Portmapper`] answers that, and nothing
-//! else that comes so. Whoever may use no export gets no answer that is longer than a question by
-//! much, for the address that a question comes from may be another's: not the list of programs.
+//! Clients of libtirpc (rpcinfo, showmount) use UDP, served by a [`Portmapper`]. Source addresses
+//! of UDP can be forged, so clients without an export get no reply much longer than the request (no
+//! DUMP).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::rpc::{self, Call, MARK_BYTES, Unserved};
+use super::rpc::{self, Call, MARK_BYTES, RpcError};
 use super::service::{ReplySink, Service};
-use super::xdr::{Garbage, Reader, Writer};
+use super::xdr::{XdrError, XdrReader, XdrWriter};
 use super::{mount, nlm, protocol};
 
 pub(super) const PROGRAM: u32 = 100_000;
@@ -28,18 +28,15 @@ const NULL: u32 = 0;
 /// GETPORT of version 2, GETADDR of the others.
 const GET: u32 = 3;
 const DUMP: u32 = 4;
-/// A transport, as version 2 numbers it and as the others name it.
-type Transport = (u32, &'static [u8]);
-const TCP: Transport = (6, b"tcp");
-const UDP: Transport = (17, b"udp");
+/// Protocol number in version 2, and its name in later versions.
+type RpcTransport = (u32, &'static [u8]);
+const TCP: RpcTransport = (6, b"tcp");
+const UDP: RpcTransport = (17, b"udp");
 const STRING_BYTES_MAX: usize = 256;
-/// Longest question that comes by UDP.
 const DATAGRAM_BYTES_MAX: usize = 1024;
-/// How often the thread for UDP looks whether it is to end.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What is to be found: program, version and transport.
-const SERVED: [(u32, u32, Transport); 10] = [
+const SERVED: [(u32, u32, RpcTransport); 10] = [
     (PROGRAM, 2, TCP),
     (PROGRAM, 3, TCP),
     (PROGRAM, 4, TCP),
@@ -51,22 +48,21 @@ const SERVED: [(u32, u32, Transport); 10] = [
     (mount::PROGRAM, 3, TCP),
     (nlm::PROGRAM, nlm::VERSION, TCP),
 ];
-/// Where clients look for a portmapper, and for nothing else.
+/// The well-known port, only for the portmapper.
 const OWN_PORT: u16 = 111;
 
-/// Answers a call.
 pub(super) fn answer(
     service: &Service,
     peer: SocketAddr,
     call: &Call,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<(), Unserved> {
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<(), RpcError> {
     let is_old = call.version == VERSION_FIRST;
     match call.procedure {
         NULL => Ok(()),
-        GET if is_old => get_port(service, args, out).map_err(|Garbage| Unserved::Arguments),
-        GET => get_address(service, peer, args, out).map_err(|Garbage| Unserved::Arguments),
+        GET if is_old => get_port(service, args, out).map_err(|XdrError| RpcError::Arguments),
+        GET => get_address(service, peer, args, out).map_err(|XdrError| RpcError::Arguments),
         DUMP => {
             for (program, version, (transport, network)) in SERVED {
                 out.words(&[1, program, version]);
@@ -81,7 +77,7 @@ pub(super) fn answer(
             out.bool(false);
             Ok(())
         }
-        _ => Err(Unserved::Procedure),
+        _ => Err(RpcError::Procedure),
     }
 }
 
@@ -89,7 +85,11 @@ fn port_of(service: &Service, program: u32) -> u16 {
     if program == PROGRAM { OWN_PORT } else { service.port() }
 }
 
-fn get_port(service: &Service, args: &mut Reader<'_>, out: &mut Writer) -> Result<(), Garbage> {
+fn get_port(
+    service: &Service,
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<(), XdrError> {
     let (program, version, transport) = (args.u32()?, args.u32()?, args.u32()?);
     args.u32()?;
     let is_ours = SERVED
@@ -102,12 +102,12 @@ fn get_port(service: &Service, args: &mut Reader<'_>, out: &mut Writer) -> Resul
 fn get_address(
     service: &Service,
     peer: SocketAddr,
-    args: &mut Reader<'_>,
-    out: &mut Writer,
-) -> Result<(), Garbage> {
+    args: &mut XdrReader<'_>,
+    out: &mut XdrWriter,
+) -> Result<(), XdrError> {
     let (program, version) = (args.u32()?, args.u32()?);
     let network = args.opaque(STRING_BYTES_MAX)?;
-    // Of IPv6 it is called tcp6.
+    // For IPv6 the name is tcp6.
     let is_ours = SERVED
         .iter()
         .any(|(its, of, (_, name))| (*its, *of) == (program, version) && network.starts_with(name));
@@ -117,19 +117,19 @@ fn get_address(
     Ok(())
 }
 
-/// Returns an address with a port, as RFC 5665 writes one.
+/// Returns a universal address (RFC 5665).
 pub(super) fn address(host: IpAddr, port: u16) -> String {
     let [high, low] = [port >> 8, port & 0xff];
     format!("{host}.{high}.{low}")
 }
 
-/// Returns the address by which `peer` reaches this machine: the one that a packet to it leaves by.
+/// Returns the local address from which packets to `peer` are sent.
 fn near(peer: SocketAddr) -> IpAddr {
     let any: IpAddr = match peer {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // Nothing is sent: the way is looked up.
+    // Looks up the route. Sends nothing.
     let found = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(peer)?;
         socket.local_addr()
@@ -137,7 +137,7 @@ fn near(peer: SocketAddr) -> IpAddr {
     found.map_or(any, |found| found.ip())
 }
 
-/// Answers the portmapper's questions that come by UDP. It ends when it is dropped.
+/// Serves the portmapper by UDP until dropped.
 #[derive(Debug)]
 pub struct Portmapper {
     is_stopping: Arc<AtomicBool>,
@@ -145,7 +145,7 @@ pub struct Portmapper {
 }
 
 impl Portmapper {
-    /// Answers who asks at `socket`.
+    /// Starts a thread that answers requests on `socket`.
     pub fn start(service: Arc<Service>, socket: UdpSocket) -> std::io::Result<Portmapper> {
         socket.set_read_timeout(Some(PATIENCE))?;
         let is_stopping = Arc::new(AtomicBool::new(false));
@@ -156,7 +156,7 @@ impl Portmapper {
             while !stop.load(Ordering::Acquire) {
                 let Ok((count, peer)) = socket.recv_from(&mut bytes) else { continue };
                 if let Some(reply) = answer_datagram(&service, peer, &bytes[..count]) {
-                    // Who asked asks again.
+                    // UDP clients retransmit.
                     let _ = socket.send_to(&reply, peer);
                 }
             }
@@ -169,30 +169,30 @@ impl Drop for Portmapper {
     fn drop(&mut self) {
         self.is_stopping.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // It only answers.
+            // The thread cannot have panicked.
             let _ = thread.join();
         }
     }
 }
 
-/// Returns the answer to a question of the portmapper's; `None`: it is none.
+/// Returns the reply to a portmapper request, if it is one and may be answered.
 fn answer_datagram(service: &Service, peer: SocketAddr, record: &[u8]) -> Option<Vec<u8>> {
     let (program, procedure) = rpc::peek(record)?;
     let is_told = procedure != DUMP || service.knows(peer.ip());
     if program != PROGRAM || !is_told {
         return None;
     }
-    let kept = Arc::new(Kept::default());
-    let sink: Arc<dyn ReplySink> = Arc::<Kept>::clone(&kept);
+    let kept = Arc::new(LastReply::default());
+    let sink: Arc<dyn ReplySink> = Arc::<LastReply>::clone(&kept);
     service.serve(peer, record, &sink).ok()?;
     let reply = kept.0.lock().take()?;
     reply.get(MARK_BYTES..).map(<[u8]>::to_vec)
 }
 
 #[derive(Default)]
-struct Kept(Mutex<Option<Vec<u8>>>);
+struct LastReply(Mutex<Option<Vec<u8>>>);
 
-impl ReplySink for Kept {
+impl ReplySink for LastReply {
     fn send(&self, reply: Vec<u8>) {
         *self.0.lock() = Some(reply);
     }
@@ -218,7 +218,7 @@ mod tests {
         let _portmapper = Portmapper::start(service, socket).expect("it starts");
         let asker = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
         let ask = |program: u32, procedure: u32, about: [u32; 3]| {
-            let mut words = Writer::default();
+            let mut words = XdrWriter::default();
             words.words(&[7, 0, 2, program, 2, procedure, 0, 0, 0, 0]);
             words.words(&about);
             words.u32(0);
@@ -228,15 +228,15 @@ mod tests {
         let told = || {
             let mut bytes = [0; 64];
             let count = asker.recv(&mut bytes).expect("it answers");
-            Reader::new(&bytes[count - 4..count]).u32()
+            XdrReader::new(&bytes[count - 4..count]).u32()
         };
-        // Only the last is answered: the list is not for strangers.
+        // Only the last is answered: NFS has no UDP, and DUMP is not for strangers.
         let nfs = [protocol::PROGRAM, protocol::VERSION, TCP.0];
         ask(protocol::PROGRAM, 0, nfs);
         ask(PROGRAM, DUMP, nfs);
         ask(PROGRAM, GET, nfs);
         assert_eq!(told(), Ok(2049));
-        // NFS itself is not there by UDP; who answers this is.
+        // The portmapper is served by UDP, NFS is not.
         ask(PROGRAM, GET, [protocol::PROGRAM, protocol::VERSION, UDP.0]);
         assert_eq!(told(), Ok(0));
         ask(PROGRAM, GET, [PROGRAM, VERSION_FIRST, UDP.0]);

@@ -1,24 +1,19 @@
-//! The words of NFSv3 (RFC 1813): numbers, attributes, and how a file system's errors are told.
+//! NFSv3 (RFC 1813): numbers, attributes, and the mapping of errors.
 
-use engine::vnode::api::{Attr, FileKind, FilesetUuid, FsError, SetAttr, SetTime, Timestamp};
+use engine::api::{Attr, FileKind, FilesetUuid, FsError, SetAttr, SetTime, Timestamp};
 
-use super::xdr::{Garbage, Reader, Writer};
+use super::xdr::{XdrError, XdrReader, XdrWriter};
 
 pub(super) const PROGRAM: u32 = 100_003;
 pub(super) const VERSION: u32 = 3;
 
-/// Most bytes that one READ or WRITE moves.
 pub(super) const TRANSFER_BYTES_MAX: u32 = 1 << 20;
-/// What a listing is best asked in, and the most it brings.
 pub(super) const LISTING_BYTES: u32 = 64 << 10;
-/// Longest name and path that is read at all; what is longer than a name may be is refused later.
+/// Longest name or path decoded. Names that are too long are refused later.
 pub(super) const PATH_BYTES_MAX: usize = 4096;
-/// Longest handle that the protocol has.
 pub(super) const HANDLE_BYTES_MAX: usize = 64;
-/// Bytes of the attributes of a file.
 pub(super) const ATTR_BYTES: usize = 84;
 
-/// Names of the procedures, by number.
 pub(super) const PROCEDURE_NAMES: [&str; 22] = [
     "NULL",
     "GETATTR",
@@ -44,7 +39,6 @@ pub(super) const PROCEDURE_NAMES: [&str; 22] = [
     "COMMIT",
 ];
 
-/// Numbers of the procedures.
 pub(super) mod procedure {
     pub(crate) const NULL: u32 = 0;
     pub(crate) const GETATTR: u32 = 1;
@@ -70,51 +64,50 @@ pub(super) mod procedure {
     pub(crate) const COMMIT: u32 = 21;
 }
 
-/// Returns how many words of an error's answer say that something is not there: attributes of the
-/// file, attributes before and after. `None`: there is no such procedure.
+/// Returns the number of zero words ("no attributes follow") in an error reply: for the attributes
+/// before and after. `None` for an unknown procedure.
 pub(super) fn absent_words(number: u32) -> Option<usize> {
     const WORDS: [usize; 22] = [0, 0, 2, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 4, 3, 1, 1, 1, 1, 1, 2];
     WORDS.get(usize::try_from(number).ok()?).copied()
 }
 
-/// Returns whether a procedure changes something: done twice it may fail, or do harm.
+/// Returns whether the procedure is not idempotent.
 pub(super) fn is_change(number: u32) -> bool {
     (procedure::WRITE..=procedure::LINK).contains(&number) || number == procedure::SETATTR
 }
 
-/// Returns whether a procedure may wait for a device, or moves many bytes.
 pub(super) fn may_take_long(number: u32) -> bool {
     use procedure::{COMMIT, READ, READDIR, READDIRPLUS, SETATTR, WRITE};
     [READ, WRITE, SETATTR, READDIR, READDIRPLUS, COMMIT].contains(&number)
 }
 
-/// How a call ended (`nfsstat3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Status(pub(super) u32);
+pub(super) struct NfsStatus(pub(super) u32);
 
-impl Status {
-    pub(super) const OK: Status = Status(0);
-    pub(super) const PERM: Status = Status(1);
-    pub(super) const ACCES: Status = Status(13);
-    pub(super) const EXIST: Status = Status(17);
-    pub(super) const XDEV: Status = Status(18);
-    pub(super) const NOTDIR: Status = Status(20);
-    pub(super) const INVAL: Status = Status(22);
-    pub(super) const ROFS: Status = Status(30);
-    pub(super) const STALE: Status = Status(70);
-    pub(super) const BADHANDLE: Status = Status(10_001);
-    pub(super) const NOT_SYNC: Status = Status(10_002);
-    pub(super) const BAD_COOKIE: Status = Status(10_003);
-    pub(super) const TOOSMALL: Status = Status(10_005);
-    pub(super) const SERVERFAULT: Status = Status(10_006);
-    pub(super) const BADTYPE: Status = Status(10_007);
-    pub(super) const JUKEBOX: Status = Status(10_008);
+impl NfsStatus {
+    pub(super) const OK: NfsStatus = NfsStatus(0);
+    pub(super) const PERM: NfsStatus = NfsStatus(1);
+    pub(super) const NOENT: NfsStatus = NfsStatus(2);
+    pub(super) const ACCES: NfsStatus = NfsStatus(13);
+    pub(super) const EXIST: NfsStatus = NfsStatus(17);
+    pub(super) const XDEV: NfsStatus = NfsStatus(18);
+    pub(super) const NOTDIR: NfsStatus = NfsStatus(20);
+    pub(super) const INVAL: NfsStatus = NfsStatus(22);
+    pub(super) const ROFS: NfsStatus = NfsStatus(30);
+    pub(super) const STALE: NfsStatus = NfsStatus(70);
+    pub(super) const BADHANDLE: NfsStatus = NfsStatus(10_001);
+    pub(super) const NOT_SYNC: NfsStatus = NfsStatus(10_002);
+    pub(super) const BAD_COOKIE: NfsStatus = NfsStatus(10_003);
+    pub(super) const TOOSMALL: NfsStatus = NfsStatus(10_005);
+    pub(super) const SERVERFAULT: NfsStatus = NfsStatus(10_006);
+    pub(super) const BADTYPE: NfsStatus = NfsStatus(10_007);
+    pub(super) const JUKEBOX: NfsStatus = NfsStatus(10_008);
 }
 
-impl From<&FsError> for Status {
-    fn from(error: &FsError) -> Status {
-        // Where RFC 1813 has no number of its own for one of errno(3), it has that one.
-        Status(match error.errno() {
+impl From<&FsError> for NfsStatus {
+    fn from(error: &FsError) -> NfsStatus {
+        // RFC 1813 mostly uses the numbers of errno(3).
+        NfsStatus(match error.errno() {
             same @ (1 | 2 | 5 | 6 | 13 | 17 | 18 | 20 | 21 | 22 | 27 | 28 | 30 | 31) => {
                 u32::try_from(same).expect("they are small")
             }
@@ -125,12 +118,11 @@ impl From<&FsError> for Status {
             116 => 70,
             117 => 5,
             122 => 69,
-            _ => return Status::SERVERFAULT,
+            _ => return NfsStatus::SERVERFAULT,
         })
     }
 }
 
-/// Returns the number by which a client tells one file system from another.
 pub(super) fn fsid_of(fileset: FilesetUuid) -> u64 {
     let mut folded = [0; 8];
     for (at, byte) in fileset.0.to_le_bytes().into_iter().enumerate() {
@@ -139,8 +131,8 @@ pub(super) fn fsid_of(fileset: FilesetUuid) -> u64 {
     u64::from_le_bytes(folded)
 }
 
-/// Writes attributes (`fattr3`).
-pub(super) fn put_attr(out: &mut Writer, attr: &Attr, fsid: u64) {
+/// Writes `fattr3`.
+pub(super) fn put_attr(out: &mut XdrWriter, attr: &Attr, fsid: u64) {
     let kind = match attr.kind {
         FileKind::Regular => 1,
         FileKind::Directory => 2,
@@ -160,16 +152,16 @@ pub(super) fn put_attr(out: &mut Writer, attr: &Attr, fsid: u64) {
     [attr.atime, attr.mtime, attr.ctime].into_iter().for_each(|time| put_time(out, time));
 }
 
-/// Writes attributes that may be missing (`post_op_attr`).
-pub(super) fn put_some_attr(out: &mut Writer, attr: Option<&Attr>, fsid: u64) {
+/// Writes `post_op_attr`.
+pub(super) fn put_some_attr(out: &mut XdrWriter, attr: Option<&Attr>, fsid: u64) {
     out.bool(attr.is_some());
     if let Some(attr) = attr {
         put_attr(out, attr, fsid);
     }
 }
 
-/// Writes attributes from before a change, those that matter (`pre_op_attr`).
-pub(super) fn put_before(out: &mut Writer, attr: Option<&Attr>) {
+/// Writes `pre_op_attr`.
+pub(super) fn put_before(out: &mut XdrWriter, attr: Option<&Attr>) {
     out.bool(attr.is_some());
     if let Some(attr) = attr {
         out.u64(attr.size_bytes);
@@ -178,8 +170,7 @@ pub(super) fn put_before(out: &mut Writer, attr: Option<&Attr>) {
     }
 }
 
-/// Returns a time as the protocol has it, which is from 1970 to 2106: one before is told as the
-/// first, one after as the last.
+/// Returns a protocol time, clamped to 1970 to 2106.
 pub(super) fn seconds_of(time: Timestamp) -> (u32, u32) {
     match u32::try_from(time.seconds) {
         Ok(seconds) => (seconds, time.nanoseconds),
@@ -188,18 +179,18 @@ pub(super) fn seconds_of(time: Timestamp) -> (u32, u32) {
     }
 }
 
-fn put_time(out: &mut Writer, time: Timestamp) {
+fn put_time(out: &mut XdrWriter, time: Timestamp) {
     let (seconds, nanoseconds) = seconds_of(time);
     out.u32(seconds);
     out.u32(nanoseconds);
 }
 
-pub(super) fn read_time(reader: &mut Reader<'_>) -> Result<Timestamp, Garbage> {
+pub(super) fn read_time(reader: &mut XdrReader<'_>) -> Result<Timestamp, XdrError> {
     Ok(Timestamp { seconds: i64::from(reader.u32()?), nanoseconds: reader.u32()? })
 }
 
-/// Reads attributes to set (`sattr3`).
-pub(super) fn read_set_attr(reader: &mut Reader<'_>) -> Result<SetAttr, Garbage> {
+/// Reads `sattr3`.
+pub(super) fn read_set_attr(reader: &mut XdrReader<'_>) -> Result<SetAttr, XdrError> {
     let mode = reader.bool()?.then(|| reader.u32()).transpose()?;
     Ok(SetAttr {
         mode: mode.map(mode_of),
@@ -217,16 +208,16 @@ fn mode_of(word: u32) -> u16 {
     u16::try_from(word & 0o7777).expect("12 bits")
 }
 
-fn read_set_time(reader: &mut Reader<'_>) -> Result<Option<SetTime>, Garbage> {
+fn read_set_time(reader: &mut XdrReader<'_>) -> Result<Option<SetTime>, XdrError> {
     match reader.u32()? {
         0 => Ok(None),
         1 => Ok(Some(SetTime::Now)),
         2 => read_time(reader).map(|time| Some(SetTime::To(time))),
-        _ => Err(Garbage),
+        _ => Err(XdrError),
     }
 }
 
-/// Returns a device number as Linux packs it; `None` for one that it can't have.
+/// Returns a device number in Linux's encoding, or `None` if it does not fit.
 pub(super) fn packed(major: u32, minor: u32) -> Option<u32> {
     let is_possible = major < 1 << 12 && minor < 1 << 20;
     is_possible.then_some(minor & 0xff | major << 8 | (minor & !0xff) << 12)
@@ -269,9 +260,9 @@ mod tests {
             (FsError::NotSupported, 10_004),
             (FsError::TryLater, 10_008),
             (FsError::Range, 10_006),
-            (FsError::ReadOnlyClone, 30),
+            (FsError::ReadOnlySnapshot, 30),
         ] {
-            assert_eq!(Status::from(&error), Status(status), "{error}");
+            assert_eq!(NfsStatus::from(&error), NfsStatus(status), "{error}");
         }
     }
 }

@@ -1,19 +1,18 @@
-//! Threads that serve connections.
+//! The threads that serve connections.
 //!
-//! All of them wait for the same events, and whoever gets one does all of what it is about: a new
-//! connection, or requests and their answers. So a request costs no change of threads. Requests
-//! that come together are served together: their answers go in one write, and what they changed is
-//! committed when all of them are done.
+//! All threads wait for the same events, and each handles its event completely: a new connection,
+//! or requests and their replies. So a request needs no thread switch. Requests that arrive
+//! together are served as a batch, with one commit and one write of replies.
 //!
 //! # Invariants
-//! - NV1: No commit waits behind that of another file system. A thread that commits may be kept, as
-//!   the leader, for as long as others come with theirs, or by a device: what it has of others is
-//!   left to other threads first.
+//! - NV1: No commit waits behind that of another file system. Further commits or a device may keep
+//!   a committing thread as the leader. So it first leaves other file systems' commits to other
+//!   threads.
 //!
 //! # Concurrency
 //!
-//! One of the threads may be kept as the leader of group commit of each pool, and a part of them
-//! may wait for its devices (TU1); the others go on.
+//! Each pool may occupy one thread as its group commit leader, and a bounded number of threads in
+//! waits for its devices (TU1). The other threads continue.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -29,50 +28,48 @@ use parking_lot::Mutex;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
-use super::connection::{Connection, Ground, HELD_BYTES_MAX, Input, Overdue, Taken};
+use super::connection::{
+    ConnectionContext, ConnectionInput, HELD_BYTES_MAX, NfsConnection, OverdueReason, ReceivedInput,
+};
 use super::peers::Peers;
-use super::rpc::{Front, MARK_BYTES, RECORD_BYTES_MAX, front_of, joined};
-use super::service::{Commit, NoCall, ReplySink, Service};
-use super::used::Used;
+use super::rpc::{MARK_BYTES, RECORD_BYTES_MAX, RecordFront, front_of, joined};
+use super::service::{DeferredReply, NotCallError, ReplySink, Service};
+use super::used::ExportUse;
 use crate::log_limit::LogLimit;
 
 /// Most threads of a server.
 pub const THREADS_MAX: usize = 256;
-/// Threads of a server, unless it is told another number: as many as may wait for devices at once.
+/// Default number of threads: at most this many requests wait for devices.
 const THREADS: usize = 16;
-/// Most connections: an administrator has that many clients, an attacker has more.
+/// Most connections. Legitimate clients are fewer.
 const CONNECTIONS_MAX: usize = 16 << 10;
-/// Most connections of one address, unless a server is told another number: one client has a few.
+/// Default limit per address. Clients have a few connections.
 const CONNECTIONS_OF_ONE_MAX: usize = 1024;
-/// Idle connections that are closed where the system has no descriptor for another.
+/// Most connections closed at once if descriptors run out. They were idle for [`GIVEN_UP_TIME`].
 const GIVEN_UP_MAX: usize = 16;
-/// How long they have asked nothing.
 const GIVEN_UP_TIME: Duration = Duration::from_secs(60);
-/// Most connections of strangers, which no export admits: `showmount` asks, and is gone.
+/// Most connections of strangers. `showmount` disconnects at once.
 const STRANGERS_MAX: usize = 64;
-/// Most addresses that a server listens at.
 const LISTENERS_MAX: usize = 8;
-/// Most requests that are answered together.
 const BATCH_REQUESTS_MAX: usize = 64;
-/// Bytes of answers behind which a batch ends: bounds are asked between batches.
+/// Bytes of replies that end a batch. Memory bounds are checked only between batches.
 const BATCH_ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// How often overdue connections are looked for.
 const SWEEP_MS: u64 = 1000;
-/// What a thread keeps of a buffer that it has grown: the longest record and what is read behind
-/// it, for memory that is asked for anew costs a fault for each page.
+/// Most memory kept of a thread's buffer, as fresh memory costs page faults: the longest record and
+/// some bytes behind it.
 const SPARE_BYTES_MAX: usize = RECORD_BYTES_MAX + (64 << 10);
-/// What all threads keep of such: where there are many, each keeps less.
+/// Most memory kept in buffers of all threads together.
 const SPARES_BYTES_MAX: usize = HELD_BYTES_MAX / 8;
-/// What raises the count of an eventfd(2).
 const WAKE: [u8; 8] = 1_u64.to_le_bytes();
-/// Token of what ends the threads; listeners have the next, connections those behind.
+/// Token of the stop event. Listeners have the tokens after it, connections those from
+/// `LISTENERS_END` on.
 const STOP: u64 = 0;
 const LISTENERS_END: u64 = 16;
-/// Token of what says that commits are left.
+/// Token of the event for commits left by others (NV1).
 const LEFT: u64 = LISTENERS_END - 1;
 const _: () = assert!(LISTENERS_MAX < 15, "each has a token of its own");
 
-/// How a server is to be.
+/// Options of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
     /// Threads.
@@ -87,13 +84,13 @@ impl Default for ServerOptions {
     }
 }
 
-/// Why a server could not be started.
+/// Error of starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Something of the system.
+    /// A system call failed.
     #[error("cannot serve NFS: {0}")]
     System(#[from] std::io::Error),
-    /// Fewer addresses.
+    /// Too many addresses.
     #[error("a server listens at {LISTENERS_MAX} addresses at most")]
     Listeners,
 }
@@ -104,97 +101,89 @@ impl From<rustix::io::Errno> for ServerError {
     }
 }
 
-/// A machine that is connected, and what came of its connections since the first of them began:
-/// what those counted that have ended is in the sums.
+/// A connected client, with totals since it last had no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Client {
-    /// Its address.
+pub struct ConnectedClient {
+    /// Address.
     pub address: IpAddr,
-    /// Which time it is that it is connected: another number, greater, after a time without a
-    /// connection, when all is counted from zero again.
+    /// A number that grows each time the client connects again.
     pub since: u64,
-    /// Connections.
+    /// Open connections.
     pub connections: usize,
-    /// Requests that came.
+    /// Requests received.
     pub requests: u64,
     /// Bytes of requests.
     pub received_bytes: u64,
-    /// Bytes of answers.
+    /// Bytes of replies.
     pub sent_bytes: u64,
-    /// Requests that are not answered yet.
+    /// Unanswered requests.
     pub in_flight: usize,
 }
 
-struct Shared {
+struct NfsServerInner {
     service: Arc<Service>,
-    ground: Arc<Ground>,
+    ground: Arc<ConnectionContext>,
     listeners: Vec<TcpListener>,
     connections: Mutex<Peers>,
     next_token: AtomicU64,
     thread_count: usize,
     connections_of_one: usize,
-    /// Connections that were refused, or closed for others, since that was last told.
+    /// Connections refused or closed at a bound, since the last log line.
     surplus: AtomicUsize,
-    /// Connections that were closed for their unfinished records, in the log.
     unfinished_ended: LogLimit,
-    /// Nobody watches a listener: the system had nothing left to accept with.
+    /// The listeners are not armed, since the system had no descriptors left.
     is_deaf: AtomicBool,
-    /// NV1: commits that are to be run, those of one file system together. Each is of a request in
-    /// flight, which are bounded.
-    left: Mutex<VecDeque<Vec<Commit>>>,
+    /// Commits left to other threads, by file system (NV1). Bounded by the requests in flight.
+    left: Mutex<VecDeque<Vec<DeferredReply>>>,
     has_left: AtomicBool,
     more: OwnedFd,
-    /// How often exports had changed when peers were last compared with them.
+    /// The exports' change count when connections were last checked for strangers.
     compared: AtomicU64,
     stop: OwnedFd,
     is_stopping: AtomicBool,
     started: Instant,
-    /// When overdue connections were looked for, in milliseconds after the start.
     swept_ms: AtomicU64,
     panics: AtomicUsize,
 }
 
-/// Where a record is that is not served yet.
-struct Record {
+struct RpcRecord {
     range: std::ops::Range<usize>,
-    /// Its content, where that came in fragments.
+    /// Joined record of several fragments.
     joined: Option<Vec<u8>>,
 }
 
-/// What one thread has served and what of it is to be done still.
-struct Done {
-    commits: Vec<Commit>,
-    used: Used,
+struct BatchCommits {
+    commits: Vec<DeferredReply>,
+    used: ExportUse,
 }
 
-/// How far the records of a buffer are served: all that were begun.
-enum Batch {
+enum BatchOutcome {
     Served,
-    /// The last one may take long, and is not.
-    Slow(Record),
-    /// What is behind is no record.
+    /// The last record may take long, and was not executed.
+    Slow(RpcRecord),
+    /// No record follows.
     Garbage,
 }
 
-/// A server that listens. It stops when it is dropped.
-pub struct Server {
-    shared: Arc<Shared>,
+/// A running server. Dropping it stops it.
+pub struct NfsServer {
+    shared: Arc<NfsServerInner>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl std::fmt::Debug for Server {
+impl std::fmt::Debug for NfsServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server").field("threads", &self.threads.len()).finish_non_exhaustive()
     }
 }
 
-impl Server {
-    /// Serves who comes to `listeners`.
+impl NfsServer {
+    /// Starts a server for connections to `listeners`.
     pub fn start(
         service: Arc<Service>,
         listeners: Vec<TcpListener>,
         options: &ServerOptions,
-    ) -> Result<Server, ServerError> {
+    ) -> Result<NfsServer, ServerError> {
         if listeners.len() > LISTENERS_MAX {
             return Err(ServerError::Listeners);
         }
@@ -209,9 +198,9 @@ impl Server {
             let events = EventFlags::IN | EventFlags::ONESHOT;
             epoll::add(&epoll, listener, EventData::new_u64(token), events)?;
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NfsServerInner {
             service,
-            ground: Arc::new(Ground::new(epoll)),
+            ground: Arc::new(ConnectionContext::new(epoll)),
             listeners,
             connections: Mutex::default(),
             next_token: AtomicU64::new(LISTENERS_END),
@@ -230,7 +219,7 @@ impl Server {
             swept_ms: AtomicU64::new(0),
             panics: AtomicUsize::new(0),
         });
-        let mut server = Server { shared, threads: Vec::new() };
+        let mut server = NfsServer { shared, threads: Vec::new() };
         for number in 0..thread_count {
             let shared = Arc::clone(&server.shared);
             let thread = std::thread::Builder::new().name(format!("nfs-{number}"));
@@ -239,50 +228,50 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns how many clients are connected.
+    /// Returns the number of connections.
     #[must_use]
     pub fn connection_count(&self) -> usize {
         self.shared.connections.lock().len()
     }
 
-    /// Returns who is connected, by address.
+    /// Returns the connected clients, by address.
     #[must_use]
-    pub fn clients(&self) -> Vec<Client> {
+    pub fn clients(&self) -> Vec<ConnectedClient> {
         self.shared.connections.lock().clients()
     }
 
-    /// Returns how many bytes of requests and answers are held.
+    /// Returns the bytes of requests and replies held.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.shared.ground.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns how many requests have made a thread panic: each is a bug.
+    /// Returns the number of requests that caused a panic.
     #[must_use]
     pub fn panic_count(&self) -> usize {
         self.shared.panics.load(Ordering::Relaxed)
     }
 
-    /// Closes connections that are overdue at `now`. The server does so itself, once a second.
+    /// Closes connections overdue at `now`. The server does so once a second.
     pub fn sweep(&self, now: Instant) {
         self.shared.sweep_at(now);
     }
 
-    /// Returns what answers.
+    /// Returns the service.
     #[must_use]
     pub fn service(&self) -> &Arc<Service> {
         &self.shared.service
     }
 }
 
-impl Drop for Server {
-    /// Takes no more requests, and waits for those that are being done.
+impl Drop for NfsServer {
+    /// Stops accepting requests, and waits for those in progress.
     fn drop(&mut self) {
         self.shared.is_stopping.store(true, Ordering::Release);
-        // The count is not at its end, so it is raised.
+        // The counter cannot overflow.
         let _ = rustix::io::write(&self.shared.stop, &WAKE);
         for thread in self.threads.drain(..) {
-            // Its panics are caught.
+            // Panics are caught in the thread.
             let _ = thread.join();
         }
         self.shared.run_left();
@@ -292,7 +281,7 @@ impl Drop for Server {
     }
 }
 
-impl Shared {
+impl NfsServerInner {
     fn work(&self) {
         let mut spare = Vec::new();
         let mut events = Vec::with_capacity(1);
@@ -320,7 +309,7 @@ impl Shared {
             return;
         }
         if token == LEFT {
-            // Its count is of no use but to wake.
+            // Resets the event. Its count has no meaning.
             let _ = rustix::io::read(&self.more, &mut [0; 8]);
             return;
         }
@@ -349,7 +338,7 @@ impl Shared {
                 Err(error) if is_of_a_peer(&error) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {
-                    // Asked again at once it would say the same: the sweep makes room.
+                    // An immediate retry would fail too. The sweep frees descriptors.
                     tracing::warn!(%error, "NFS: cannot accept a connection");
                     self.is_deaf.store(true, Ordering::Release);
                     return;
@@ -379,7 +368,7 @@ impl Shared {
             .set_nonblocking(true)
             .and_then(|()| socket.set_nodelay(true))
             .and_then(|()| Ok(rustix::net::sockopt::set_socket_keepalive(&socket, true)?));
-        let connection = Arc::new(Connection::new(&self.ground, socket, peer, token));
+        let connection = Arc::new(NfsConnection::new(&self.ground, socket, peer, token));
         connection.set_stranger(is_stranger);
         connections.insert(Arc::clone(&connection));
         drop(connections);
@@ -388,10 +377,10 @@ impl Shared {
         }
     }
 
-    /// Returns whether one more connection may be open, and closes another for it where a bound is
-    /// reached: of its address (NC6), of strangers, of all.
+    /// Returns whether another connection is allowed. At a bound (for an address: NC6), closes an
+    /// idle one.
     fn make_room_for(&self, connections: &mut Peers, address: IpAddr, is_stranger: bool) -> bool {
-        // PE1: only where there are too many is each looked at.
+        // PE1: searches all connections only at a bound.
         if connections.count_of(address) >= self.connections_of_one
             && !self.close_idlest(connections, |it| it.peer.ip() == address)
         {
@@ -406,19 +395,22 @@ impl Shared {
         connections.len() < CONNECTIONS_MAX || self.close_idlest(connections, |_| true)
     }
 
-    /// Closes the connection that has asked nothing for the longest time, among those that `of`
-    /// chooses. Returns whether there was one.
-    fn close_idlest(&self, connections: &mut Peers, of: impl Fn(&Arc<Connection>) -> bool) -> bool {
+    /// Closes the longest idle connection of those chosen by `of`. Returns whether there was one.
+    fn close_idlest(
+        &self,
+        connections: &mut Peers,
+        of: impl Fn(&Arc<NfsConnection>) -> bool,
+    ) -> bool {
         self.surplus.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let chosen = connections.values().filter(|it| of(it));
         let idle = chosen.filter_map(|it| Some((it.idle_since(now)?, it.token)));
         let idlest = idle.min().and_then(|(_, token)| connections.remove(token));
-        idlest.inspect(|idlest| end(idlest, Overdue::IdlestOfMany)).is_some()
+        idlest.inspect(|idlest| end(idlest, OverdueReason::IdlestOfMany)).is_some()
     }
 
-    /// NC7: closes what has left too much of its requests unfinished, after `connection` was read.
-    fn bound_unfinished(&self, connection: &Connection) {
+    /// Enforces the limits of unfinished records after a read from `connection` (NC7).
+    fn bound_unfinished(&self, connection: &NfsConnection) {
         if connection.is_stranger_with_much() {
             return self.end_unfinished(connection);
         }
@@ -433,17 +425,16 @@ impl Shared {
         }
     }
 
-    fn end_unfinished(&self, connection: &Connection) {
+    fn end_unfinished(&self, connection: &NfsConnection) {
         let others = self.unfinished_ended.pass(Instant::now());
         if let (Some(others), peer) = (others, connection.peer) {
-            let words = Overdue::UnfinishedMost.words();
+            let words = OverdueReason::UnfinishedMost.words();
             tracing::warn!(%peer, others, "NFS: a connection is closed: {words}");
         }
         connection.close();
     }
 
-    /// Has the listeners watched again where the system had no descriptor left, and gives up
-    /// connections that ask nothing.
+    /// Rearms the listeners after descriptors ran out, and closes some idle connections.
     fn hear_again(&self, connections: &mut Peers, now: Instant) {
         let is_idle = |since: &Instant| now.saturating_duration_since(*since) > GIVEN_UP_TIME;
         let idle = connections
@@ -453,7 +444,7 @@ impl Shared {
         idle.sort_unstable();
         for (_, token) in idle.into_iter().take(GIVEN_UP_MAX) {
             if let Some(connection) = connections.remove(token) {
-                end(&connection, Overdue::IdlestOfMany);
+                end(&connection, OverdueReason::IdlestOfMany);
             }
         }
         for (token, listener) in (STOP + 1..).zip(&self.listeners) {
@@ -461,27 +452,26 @@ impl Shared {
         }
     }
 
-    /// Serves what a connection has sent.
-    fn serve(&self, connection: &Arc<Connection>, spare: &mut Vec<u8>) {
+    fn serve(&self, connection: &Arc<NfsConnection>, spare: &mut Vec<u8>) {
         let mut input = match connection.take_input(spare) {
-            Input::Bytes(taken) => taken,
-            Input::Nothing => return,
-            Input::End => return connection.close(),
+            ConnectionInput::Bytes(taken) => taken,
+            ConnectionInput::Nothing => return,
+            ConnectionInput::End => return connection.close(),
         };
-        let sink: Arc<dyn ReplySink> = Arc::<Connection>::clone(connection);
-        let used = Used::of(self.service.turns_of(self.thread_count));
-        let mut done = Done { commits: Vec::new(), used };
+        let sink: Arc<dyn ReplySink> = Arc::<NfsConnection>::clone(connection);
+        let used = ExportUse::of(self.service.turns_of(self.thread_count));
+        let mut done = BatchCommits { commits: Vec::new(), used };
         let slow = match self.serve_batch(connection, &mut input, &sink, &mut done) {
-            Batch::Served => None,
-            Batch::Slow(record) => Some(record),
-            Batch::Garbage => {
+            BatchOutcome::Served => None,
+            BatchOutcome::Slow(record) => Some(record),
+            BatchOutcome::Garbage => {
                 drop(input);
-                // What was done is remembered, for whoever asks again on another connection.
+                // The replies are cached for retransmissions on another connection.
                 self.commit(done.commits);
                 return connection.close();
             }
         };
-        // What is behind a request that may take long is another thread's.
+        // Another thread serves the bytes that follow a long request.
         let mut input = input.put_back();
         self.bound_unfinished(connection);
         self.commit(done.commits);
@@ -489,8 +479,8 @@ impl Shared {
             let joined = record.joined;
             let bytes = joined.as_deref().unwrap_or(&input[record.range]);
             match self.service.serve_with(connection.peer, bytes, &sink, &mut done.used) {
-                Ok(commit) => commit.into_iter().for_each(Commit::run),
-                Err(NoCall) => connection.close(),
+                Ok(commit) => commit.into_iter().for_each(DeferredReply::run),
+                Err(NotCallError) => connection.close(),
             }
         }
         input.clear();
@@ -501,9 +491,9 @@ impl Shared {
         done.used.run_deferred_work();
     }
 
-    /// Has the answers of a batch sent when what was done is durable.
-    fn commit(&self, commits: Vec<Commit>) {
-        let mut groups = Commit::by_file_system(commits);
+    /// Commits the changes of a batch, whose replies are then sent.
+    fn commit(&self, commits: Vec<DeferredReply>) {
+        let mut groups = DeferredReply::by_file_system(commits);
         let Some(own) = groups.pop() else { return };
         if !groups.is_empty() {
             let mut left = self.left.lock();
@@ -512,10 +502,10 @@ impl Shared {
             drop(left);
             self.wake_for_left();
         }
-        Commit::run_together(own);
+        DeferredReply::run_together(own);
     }
 
-    /// NV1: runs commits that others have left.
+    /// Runs commits left by other threads (NV1).
     fn run_left(&self) {
         while self.has_left.load(Ordering::Acquire) {
             let mut left = self.left.lock();
@@ -524,11 +514,11 @@ impl Shared {
             self.has_left.store(are_more, Ordering::Release);
             drop(left);
             if are_more {
-                // This thread may be kept by the first.
+                // The first commit may keep this thread, so another takes the rest.
                 self.wake_for_left();
             }
             let Some(next) = next else { return };
-            let run = catch_unwind(AssertUnwindSafe(|| Commit::run_together(next)));
+            let run = catch_unwind(AssertUnwindSafe(|| DeferredReply::run_together(next)));
             if run.is_err() {
                 self.panics.fetch_add(1, Ordering::Relaxed);
                 tracing::error!("NFS: a commit made the server panic");
@@ -537,55 +527,53 @@ impl Shared {
     }
 
     fn wake_for_left(&self) {
-        // Its count is read by whoever wakes, and far from its end.
+        // Each wake-up resets the counter, so it cannot overflow.
         let _ = rustix::io::write(&self.more, &WAKE);
     }
 
     /// Serves the records at the front of `input`, up to one that may take long.
     fn serve_batch(
         &self,
-        connection: &Connection,
-        input: &mut Taken<'_>,
+        connection: &NfsConnection,
+        input: &mut ReceivedInput<'_>,
         sink: &Arc<dyn ReplySink>,
-        done: &mut Done,
-    ) -> Batch {
+        done: &mut BatchCommits,
+    ) -> BatchOutcome {
         let mut at = 0;
         let before = connection.answered_bytes();
         for _ in 0..BATCH_REQUESTS_MAX {
-            // NC2.
+            // Replies are bounded here (NC2).
             if connection.answered_bytes() - before > BATCH_ANSWER_BYTES_MAX {
                 break;
             }
             let front = &input.bytes()[at..];
             let (length, joined) = match front_of(front) {
-                Front::Partial { .. } => return Batch::Served,
-                Front::Garbage => return Batch::Garbage,
-                Front::Whole { end } => (end, None),
-                Front::Fragments { end } => (end, Some(joined(front))),
+                RecordFront::Partial { .. } => return BatchOutcome::Served,
+                RecordFront::Garbage => return BatchOutcome::Garbage,
+                RecordFront::Whole { end } => (end, None),
+                RecordFront::Fragments { end } => (end, Some(joined(front))),
             };
             let range = at + MARK_BYTES..at + length;
             let is_slow =
                 Service::may_take_long(joined.as_deref().unwrap_or(&input.bytes()[range.clone()]));
             if is_slow && !done.commits.is_empty() {
-                // Commits may keep this thread for as long as others come with theirs: what is not
-                // begun yet goes back, and is another's.
-                return Batch::Served;
+                // The commits so far may keep this thread. So another thread serves this request.
+                return BatchOutcome::Served;
             }
             at = range.end;
             input.begin_request(length);
             if is_slow {
-                return Batch::Slow(Record { range, joined });
+                return BatchOutcome::Slow(RpcRecord { range, joined });
             }
             let bytes = joined.as_deref().unwrap_or(&input.bytes()[range]);
             match self.service.serve_with(connection.peer, bytes, sink, &mut done.used) {
                 Ok(commit) => done.commits.extend(commit),
-                Err(NoCall) => return Batch::Garbage,
+                Err(NotCallError) => return BatchOutcome::Garbage,
             }
         }
-        Batch::Served
+        BatchOutcome::Served
     }
 
-    /// Closes connections that are overdue, once in a while.
     fn sweep(&self) {
         let now = Instant::now();
         let now_ms = u64::try_from((now - self.started).as_millis()).unwrap_or(u64::MAX);
@@ -630,36 +618,35 @@ impl Shared {
         }
     }
 
-    /// NC4.
+    /// Closes lagging connections that hold much memory (NC4).
     fn make_room(&self, connections: &Peers, now: Instant) {
-        let bytes_of = |connection: &Arc<Connection>| connection.bytes_in_the_way(now);
+        let bytes_of = |connection: &Arc<NfsConnection>| connection.bytes_in_the_way(now);
         let mut all: Vec<_> = connections.values().map(|it| (bytes_of(it), it)).collect();
         all.retain(|(bytes, _)| *bytes > 0);
         all.sort_unstable_by_key(|(bytes, connection)| (*bytes, connection.token));
         while self.ground.is_full()
             && let Some((_, most)) = all.pop()
         {
-            end(most, Overdue::InTheWay);
+            end(most, OverdueReason::InTheWay);
         }
     }
 }
 
-/// Whether a connection failed before it was accepted, and not what accepts.
+/// Returns whether the error concerns only the accepted connection, not the listener.
 fn is_of_a_peer(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
 }
 
-/// Closes a connection, and says why.
-fn end(connection: &Connection, why: Overdue) {
+fn end(connection: &NfsConnection, why: OverdueReason) {
     let (peer, words) = (connection.peer, why.words());
     match why {
-        Overdue::IdleStranger | Overdue::IdlestOfMany => {
+        OverdueReason::IdleStranger | OverdueReason::IdlestOfMany => {
             tracing::debug!(%peer, "NFS: a connection is closed: {words}")
         }
-        Overdue::TakesNoAnswer
-        | Overdue::EndsNoRecord
-        | Overdue::InTheWay
-        | Overdue::UnfinishedMost => {
+        OverdueReason::TakesNoAnswer
+        | OverdueReason::EndsNoRecord
+        | OverdueReason::InTheWay
+        | OverdueReason::UnfinishedMost => {
             tracing::warn!(%peer, "NFS: a connection is closed: {words}");
         }
     }

@@ -1,12 +1,11 @@
-//! What each call means: from the bytes of a record to the bytes of its answer, or to a commit that
-//! the answer waits for.
+//! Execution of calls: from a record to its reply, or to a commit that the reply waits for.
 //!
-//! A [`Service`] knows no socket: a connection, or a test, hands it records and is a [`ReplySink`].
+//! A [`Service`] has no sockets. A connection, or a test, passes it records and is a [`ReplySink`].
 //!
 //! # Concurrency
 //!
-//! [`Service::serve`] may be called from any number of threads; order is the file system's affair.
-//! Changes that wait for group commit hold no thread, but for the one that leads it.
+//! [`Service::serve`] may be called from any number of threads. The file system orders operations.
+//! Changes that wait for a group commit occupy no thread but the leader's.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -15,51 +14,52 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use engine::vnode::api::{Around, Attr, Caller, Checks, FileSystem, FsError, FsResult, Handle};
+use engine::api::{
+    Attr, AttributeChange, Caller, FileHandle, FileSystem, FsError, FsResult, PermissionChecks,
+};
 use parking_lot::{Mutex, RwLock};
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
-use super::counts::{About, Counts, Running};
-use super::duplicate::{Arrival, Duplicates, InProgress, RequestKey};
+use super::counts::{NfsCallSubject, NfsCounts, RunningCall};
+use super::duplicate::{Duplicates, RequestArrival, RequestInProgress, RequestKey};
 use super::export::Export;
 use super::handle::{ExportId, HANDLE_BYTES, HandleKey};
-use super::mount::{self, Mounts};
+use super::mount::{self, ClientMounts};
 use super::protocol::{
-    self, HANDLE_BYTES_MAX, PROCEDURE_NAMES, Status, fsid_of, put_attr, put_before, put_some_attr,
+    self, HANDLE_BYTES_MAX, NfsStatus, PROCEDURE_NAMES, fsid_of, put_attr, put_before,
+    put_some_attr,
 };
-use super::rpc::{self, Call, Credentials, Unserved};
-use super::turns::Turns;
-use super::used::{Used, is_same};
-use super::xdr::{Garbage, Reader, Writer};
+use super::rpc::{self, Call, Credentials, RpcError};
+use super::turns::ThreadPermits;
+use super::used::{ExportUse, is_same};
+use super::xdr::{XdrError, XdrReader, XdrWriter};
 use super::{attributes, data, listing, names, nlm, portmap};
 use crate::counts::OperationCounts;
 use crate::failure::log_failure;
 use crate::log_limit::LogLimit;
-use crate::watch::{Asker, Watch};
+use crate::watch::{RequestSource, Watch};
 
-/// Most exports of a server.
 const EXPORTS_MAX: usize = 1024;
 
-/// Where an answer goes.
+/// Receiver of replies.
 pub trait ReplySink: Send + Sync {
-    /// Sends an answer, with its record mark, or drops it where nobody is there any more. Must not
-    /// block.
+    /// Sends a reply with its record mark, or drops it if the client is gone. Must not block.
     fn send(&self, reply: Vec<u8>);
 
-    /// There will be no answer to a request here: it goes elsewhere.
+    /// Ends a request without a reply here: its retransmission gets the reply.
     fn forgo(&self) {}
 }
 
-/// Why something is not exported.
+/// Error of adding an export.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
-    /// Choose another name, or remove that one.
+    /// Choose another name, or remove the other export.
     #[error("{name}: there is an export of that name already: choose another")]
     NameTaken {
         /// The name.
         name: String,
     },
-    /// Remove some.
+    /// Remove an export.
     #[error("{name}: there are {EXPORTS_MAX} exports already: remove one")]
     TooMany {
         /// The name.
@@ -67,59 +67,54 @@ pub enum ExportError {
     },
 }
 
-/// Answers the calls of NFS, MOUNT, NLM and of a portmapper.
+/// Executes the calls of NFS, MOUNT, NLM and a portmapper.
 pub struct Service {
-    /// Seals handles of exports that have no key of their own.
+    /// Seals handles of exports without a key of their own.
     key: HandleKey,
     exports: RwLock<Vec<Arc<Export>>>,
-    /// How often they have changed.
     changes: AtomicU64,
-    /// Of how many pools they are.
     pool_count: AtomicUsize,
-    /// Answers to changes of names and attributes.
+    /// Duplicate request cache of changes of names and attributes.
     name_changes: Arc<Duplicates>,
-    /// Answers to WRITE, kept apart: there are many, and to write again does no harm.
+    /// Duplicate request cache of WRITE. Separate, as WRITE calls are many and harmless to repeat.
     writes: Arc<Duplicates>,
-    mounts: Mutex<Mounts>,
-    /// Mounts that were refused, in the log.
+    mounts: Mutex<ClientMounts>,
     refused_mounts: LogLimit,
-    counts: Arc<Counts>,
-    /// Where NFS and MOUNT are, for who asks the portmapper.
+    counts: Arc<NfsCounts>,
     port: u16,
 }
 
-/// An answer that goes out when what was done is durable.
+/// A reply that waits for the durability of its change.
 #[must_use]
-pub struct Commit {
-    held: Held,
+pub struct DeferredReply {
+    held: ReferencedFile,
     done: Box<dyn FnOnce(FsResult<()>) + Send>,
 }
 
-impl Commit {
-    /// Makes what was done durable and has the answers sent: now, or from another thread's call.
-    /// May keep this thread for as long as others come with theirs.
+impl DeferredReply {
+    /// Makes the change durable, then sends the reply, from this thread or another. May keep this
+    /// thread as the commit leader.
     pub fn run(self) {
-        Commit::run_together(vec![self]);
+        DeferredReply::run_together(vec![self]);
     }
 
-    /// Does so for several at once, which share writes: those of one file system.
-    pub(super) fn run_together(commits: Vec<Commit>) {
+    /// Runs commits of one file system together, so that they share writes.
+    pub(super) fn run_together(commits: Vec<DeferredReply>) {
         let Some(first) = commits.first() else { return };
         let fs = Arc::clone(first.held.export.fs());
-        let split = |Commit { held, done }| (held, done);
-        let (held, done): (Vec<Held>, Vec<_>) = commits.into_iter().map(split).unzip();
+        let split = |DeferredReply { held, done }| (held, done);
+        let (held, done): (Vec<ReferencedFile>, Vec<_>) = commits.into_iter().map(split).unzip();
         let inos = held.iter().map(|held| held.attr.ino);
         let files = inos.zip(done).collect();
         fs.commit_each(&Caller::root(), files);
         drop(held);
     }
 
-    /// Returns them by file system.
-    pub(super) fn by_file_system(mut commits: Vec<Commit>) -> Vec<Vec<Commit>> {
+    pub(super) fn by_file_system(mut commits: Vec<DeferredReply>) -> Vec<Vec<DeferredReply>> {
         let mut groups = Vec::new();
         while let Some(first) = commits.first() {
             let fs = Arc::clone(first.held.export.fs());
-            let is_same = |other: &Commit| is_same(&fs, other.held.export.fs());
+            let is_same = |other: &DeferredReply| is_same(&fs, other.held.export.fs());
             let (same, others) = commits.into_iter().partition(is_same);
             commits = others;
             groups.push(same);
@@ -128,7 +123,7 @@ impl Commit {
     }
 }
 
-impl fmt::Debug for Commit {
+impl fmt::Debug for DeferredReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Commit").field("ino", &self.held.attr.ino).finish_non_exhaustive()
     }
@@ -141,8 +136,7 @@ impl fmt::Debug for Service {
 }
 
 impl Service {
-    /// Returns a service without exports whose handles are sealed by `key`, and that is to be found
-    /// at `port`.
+    /// Returns a service without exports. `key` seals handles. `port` is the server's port.
     #[must_use]
     pub fn new(key: HandleKey, port: u16) -> Service {
         Service {
@@ -159,13 +153,12 @@ impl Service {
         }
     }
 
-    /// Exports what `export` says, from now on.
+    /// Adds an export.
     pub fn add(&self, export: Export) -> Result<(), ExportError> {
         self.replace(&[], vec![export])
     }
 
-    /// Exports `new` in place of the exports that are called `old`, all at once: no request finds
-    /// some of them. With an error nothing has changed.
+    /// Atomically replaces the exports named `old` by `new`. An error changes nothing.
     pub fn replace(&self, old: &[&str], new: Vec<Export>) -> Result<(), ExportError> {
         let new = self.joined(new);
         let mut exports = self.exports.write();
@@ -177,24 +170,24 @@ impl Service {
         }
         let before = std::mem::replace(&mut *exports, next);
         self.note_change(&exports);
-        // LOCK: what an export keeps may wait for a device when it is dropped.
+        // LOCK: drops exports outside the lock, as that may wait for a device.
         drop(exports);
         drop(before);
         Ok(())
     }
 
-    /// Exports it no more: its handles are stale from now on. Returns whether it was there.
+    /// Removes an export, whose handles become stale. Returns whether it existed.
     pub fn remove(&self, name: &str) -> bool {
         let is_removed = |export: &mut Arc<Export>| export.rules().name == name;
         let mut exports = self.exports.write();
         let removed: Vec<Arc<Export>> = exports.extract_if(.., is_removed).collect();
         self.note_change(&exports);
-        // LOCK: as in `replace`.
+        // LOCK: drops exports outside the lock, as in `replace`.
         drop(exports);
         !removed.is_empty()
     }
 
-    /// Returns exports that have their turns together with those of the same pool.
+    /// Makes exports of one pool share their thread permits.
     fn joined(&self, new: Vec<Export>) -> Vec<Arc<Export>> {
         let mut all = self.exports();
         let first = all.len();
@@ -206,31 +199,30 @@ impl Service {
     }
 
     fn note_change(&self, exports: &[Arc<Export>]) {
-        let pools: BTreeSet<*const Turns> =
+        let pools: BTreeSet<*const ThreadPermits> =
             exports.iter().map(|export| Arc::as_ptr(export.turns())).collect();
         self.pool_count.store(pools.len(), Ordering::Relaxed);
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns how many of so many threads the requests of one pool may keep: half of them, or all
-    /// but one where there is no other pool.
+    /// Returns how many threads requests of one pool may occupy: half of `thread_count`, or all but
+    /// one if there is only one pool.
     pub(super) fn turns_of(&self, thread_count: usize) -> usize {
         let is_alone = self.pool_count.load(Ordering::Relaxed) <= 1;
         let turns = if is_alone { thread_count.saturating_sub(1) } else { thread_count / 2 };
         turns.max(1)
     }
 
-    /// Returns how often the exports have changed.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Whether any export admits requests of `peer`: else it is a *stranger*.
+    /// Returns whether any export admits requests of `peer`. If none does, `peer` is a *stranger*.
     pub(super) fn admits(&self, peer: SocketAddr) -> bool {
         self.exports.read().iter().any(|export| export.admits(peer))
     }
 
-    /// Whether any export may be used from `address`, by whatever port.
+    /// Returns whether any export is for `address`, with any source port.
     pub(super) fn knows(&self, address: IpAddr) -> bool {
         self.exports.read().iter().any(|export| export.is_for(address))
     }
@@ -241,46 +233,43 @@ impl Service {
         self.exports.read().clone()
     }
 
-    /// Returns how many calls were answered, and how long that took, by procedure.
+    /// Returns the counts and latencies by procedure.
     #[must_use]
     pub fn counts(&self) -> Vec<OperationCounts> {
         self.counts.get()
     }
 
-    /// From now on `watch` sees what is asked.
+    /// Reports calls to `watch`.
     pub fn watched_by(&self, watch: &Arc<Watch>) {
         self.counts.watched_by(watch);
     }
 
-    /// Returns the handle by which clients name a file of an export.
-    pub(super) fn seal(&self, export: &Export, handle: Handle) -> [u8; HANDLE_BYTES] {
+    pub(super) fn seal(&self, export: &Export, handle: FileHandle) -> [u8; HANDLE_BYTES] {
         export.key().unwrap_or(&self.key).seal(export.id(), handle)
     }
 
-    /// Returns the export by which a handle was given out, and what the handle names. The handle
-    /// must be sealed by a key of that export (`Export::believing`): the secret of one pool makes
-    /// no handles of another.
-    fn unseal(&self, bytes: &[u8]) -> Result<(Arc<Export>, Handle), Status> {
-        let id = ExportId::named_in(bytes).ok_or(Status::BADHANDLE)?;
+    /// Returns the export and contents of a handle. The seal must be by a key of that export
+    /// ([`Export::believing`]): the secret of one pool must not make handles of another.
+    fn unseal(&self, bytes: &[u8]) -> Result<(Arc<Export>, FileHandle), NfsStatus> {
+        let id = ExportId::named_in(bytes).ok_or(NfsStatus::BADHANDLE)?;
         let exports = self.exports.read();
         if let Some(export) = exports.iter().find(|export| export.id() == id) {
             let unsealed = self.keys_of(export).find_map(|key| key.unseal(bytes));
-            let (_, handle) = unsealed.ok_or(Status::BADHANDLE)?;
+            let (_, handle) = unsealed.ok_or(NfsStatus::BADHANDLE)?;
             return Ok((Arc::clone(export), handle));
         }
-        // Handles of an export that was removed are stale; anything else was made up.
+        // A handle of a removed export is stale. A handle without a valid seal is forged.
         let mut keys = exports.iter().flat_map(|export| self.keys_of(export));
         let is_ours =
             self.key.unseal(bytes).is_some() || keys.any(|key| key.unseal(bytes).is_some());
-        Err(if is_ours { Status::STALE } else { Status::BADHANDLE })
+        Err(if is_ours { NfsStatus::STALE } else { NfsStatus::BADHANDLE })
     }
 
-    /// Returns the keys by which handles of an export may be sealed, the one that is in use first.
     fn keys_of<'k>(&'k self, export: &'k Export) -> impl Iterator<Item = &'k HandleKey> {
         std::iter::once(export.key().unwrap_or(&self.key)).chain(export.earlier_keys())
     }
 
-    pub(super) fn mounts(&self) -> &Mutex<Mounts> {
+    pub(super) fn mounts(&self) -> &Mutex<ClientMounts> {
         &self.mounts
     }
 
@@ -292,18 +281,18 @@ impl Service {
         self.port
     }
 
-    /// Returns where the answer to a change is kept, in case that it is asked again; `None`: it is
-    /// no change, or one that no export admits, of which nothing is kept.
+    /// Returns the cache for the reply, or `None` if the call changes nothing or no export admits
+    /// the client.
     fn duplicates_of(
         &self,
         call: &Call,
-        args: &Reader<'_>,
+        args: &XdrReader<'_>,
         peer: SocketAddr,
     ) -> Option<&Arc<Duplicates>> {
         if !protocol::is_change(call.procedure) {
             return None;
         }
-        // Each change begins with a handle.
+        // The arguments of each change begin with a handle.
         let handle = args.clone().opaque(HANDLE_BYTES_MAX).ok()?;
         let (export, _) = self.unseal(handle).ok()?;
         let is_write = call.procedure == protocol::procedure::WRITE;
@@ -311,7 +300,7 @@ impl Service {
         export.admits(peer).then_some(duplicates)
     }
 
-    /// Returns whether `record` may wait for a device, or moves many bytes.
+    /// Returns whether `record` may wait for a device, or moves much data.
     #[must_use]
     pub fn may_take_long(record: &[u8]) -> bool {
         let call = rpc::peek(record);
@@ -320,26 +309,25 @@ impl Service {
         })
     }
 
-    /// Carries out the call in `record`, which came from `peer`. The answer goes to `sink`, at once
-    /// or after the commit that is returned. An error: this is no call, and nothing that comes
-    /// behind it can be trusted.
+    /// Executes the call in `record` from `peer`. The reply goes to `sink`: at once, or when the
+    /// returned commit has run. After an error the connection must be closed.
     pub fn serve(
         &self,
         peer: SocketAddr,
         record: &[u8],
         sink: &Arc<dyn ReplySink>,
-    ) -> Result<Option<Commit>, NoCall> {
-        self.serve_with(peer, record, sink, &mut Used::of(usize::MAX))
+    ) -> Result<Option<DeferredReply>, NotCallError> {
+        self.serve_with(peer, record, sink, &mut ExportUse::of(usize::MAX))
     }
 
-    /// As [`Service::serve`]; tells `used` of the file system that the call is about.
+    /// [`Service::serve`] that adds the call's file system to `used`.
     pub(super) fn serve_with(
         &self,
         peer: SocketAddr,
         record: &[u8],
         sink: &Arc<dyn ReplySink>,
-        used: &mut Used,
-    ) -> Result<Option<Commit>, NoCall> {
+        used: &mut ExportUse,
+    ) -> Result<Option<DeferredReply>, NotCallError> {
         let served = self.serve_call(peer, record, sink, used);
         used.turn = None;
         served
@@ -350,55 +338,54 @@ impl Service {
         peer: SocketAddr,
         record: &[u8],
         sink: &Arc<dyn ReplySink>,
-        used: &mut Used,
-    ) -> Result<Option<Commit>, NoCall> {
-        let mut args = Reader::new(record);
-        let call = Call::read(&mut args).map_err(|Garbage| NoCall)?;
+        used: &mut ExportUse,
+    ) -> Result<Option<DeferredReply>, NotCallError> {
+        let mut args = XdrReader::new(record);
+        let call = Call::read(&mut args).map_err(|XdrError| NotCallError)?;
         let refuse = |why| {
             sink.send(rpc::refusal(call.xid, why));
             Ok(None)
         };
         if !call.is_known_version() {
-            return refuse(Unserved::Rpc);
+            return refuse(RpcError::Rpc);
         }
         match (call.program, call.version) {
             (protocol::PROGRAM, protocol::VERSION) => {
                 let (used, about) = (RefCell::new(used), Cell::new(None));
-                let asked = Asked { peer, record, used, about };
+                let asked = CallContext { peer, record, used, about };
                 self.serve_files(&call, args, asked, sink).or_else(refuse)
             }
             (protocol::PROGRAM, _) => {
-                refuse(Unserved::Version(protocol::VERSION, protocol::VERSION))
+                refuse(RpcError::Version(protocol::VERSION, protocol::VERSION))
             }
             (mount::PROGRAM, mount::VERSION_FIRST..=mount::VERSION_LAST) => {
                 self.serve_beside(mount::answer, peer, &call, args, sink).or_else(refuse)
             }
             (mount::PROGRAM, _) => {
-                refuse(Unserved::Version(mount::VERSION_FIRST, mount::VERSION_LAST))
+                refuse(RpcError::Version(mount::VERSION_FIRST, mount::VERSION_LAST))
             }
             (nlm::PROGRAM, nlm::VERSION) => {
                 self.serve_beside(nlm::answer, peer, &call, args, sink).or_else(refuse)
             }
-            (nlm::PROGRAM, _) => refuse(Unserved::Version(nlm::VERSION, nlm::VERSION)),
+            (nlm::PROGRAM, _) => refuse(RpcError::Version(nlm::VERSION, nlm::VERSION)),
             (portmap::PROGRAM, portmap::VERSION_FIRST..=portmap::VERSION_LAST) => {
                 self.serve_beside(portmap::answer, peer, &call, args, sink).or_else(refuse)
             }
             (portmap::PROGRAM, _) => {
-                refuse(Unserved::Version(portmap::VERSION_FIRST, portmap::VERSION_LAST))
+                refuse(RpcError::Version(portmap::VERSION_FIRST, portmap::VERSION_LAST))
             }
-            _ => refuse(Unserved::Program),
+            _ => refuse(RpcError::Program),
         }
     }
 
-    /// Answers a call to a program beside NFS, at once.
     fn serve_beside(
         &self,
-        answer: AnswerBeside,
+        answer: AuxiliaryProcedure,
         peer: SocketAddr,
         call: &Call,
-        mut args: Reader<'_>,
+        mut args: XdrReader<'_>,
         sink: &Arc<dyn ReplySink>,
-    ) -> Result<Option<Commit>, Unserved> {
+    ) -> Result<Option<DeferredReply>, RpcError> {
         let mut out = rpc::begin_answer(call.xid, 256);
         answer(self, peer, call, &mut args, &mut out)?;
         sink.send(rpc::end_answer(out));
@@ -408,79 +395,80 @@ impl Service {
     fn serve_files<'s>(
         &'s self,
         call: &'s Call,
-        args: Reader<'_>,
-        asked: Asked<'s>,
+        args: XdrReader<'_>,
+        asked: CallContext<'s>,
         sink: &Arc<dyn ReplySink>,
-    ) -> Result<Option<Commit>, Unserved> {
-        let absent = protocol::absent_words(call.procedure).ok_or(Unserved::Procedure)?;
+    ) -> Result<Option<DeferredReply>, RpcError> {
+        let absent = protocol::absent_words(call.procedure).ok_or(RpcError::Procedure)?;
         let asker = asker_of(&asked, &call.credentials);
         if call.procedure == protocol::procedure::NULL {
-            let running = Running::new(&self.counts, call.procedure, asker);
-            let answerer = Answerer { running, to: Whom::Other(Arc::clone(sink)) };
+            let running = RunningCall::new(&self.counts, call.procedure, asker, asked.record.len());
+            let answerer = Answerer { running, to: ReplyRecipient::Other(Arc::clone(sink)) };
             answerer.answer(rpc::end_answer(rpc::begin_answer(call.xid, 64)), false);
             return Ok(None);
         }
         if call.credentials == Credentials::Other {
-            return Err(Unserved::Credentials);
+            return Err(RpcError::Credentials);
         }
-        let running = Running::new(&self.counts, call.procedure, asker);
+        let running = RunningCall::new(&self.counts, call.procedure, asker, asked.record.len());
         let to = if let Some(duplicates) = self.duplicates_of(call, &args, asked.peer) {
             let number = (call.xid, call.program, call.procedure);
             match duplicates.arrive(RequestKey::new(asked.peer, number, asked.record), sink) {
-                Arrival::New(new) => Whom::Change(new),
-                Arrival::Busy => return Ok(None),
-                Arrival::Done(reply) => {
+                RequestArrival::New(new) => ReplyRecipient::Change(new),
+                RequestArrival::Busy => return Ok(None),
+                RequestArrival::Done(reply) => {
                     sink.send(reply);
                     return Ok(None);
                 }
             }
         } else {
-            Whom::Other(Arc::clone(sink))
+            ReplyRecipient::Other(Arc::clone(sink))
         };
         let mut answerer = Answerer { running, to };
-        let work = Work { service: self, asked, credentials: &call.credentials };
+        let work = CallExecution { service: self, asked, credentials: &call.credentials };
         let mut out = rpc::begin_answer(call.xid, 512);
         let results = out.len();
         let is_async_procedure = call.procedure != protocol::procedure::WRITE
             && call.procedure != protocol::procedure::COMMIT;
-        let failed = Failure { xid: call.xid, procedure: call.procedure, absent };
+        let failed = FailedCall { xid: call.xid, procedure: call.procedure, absent };
         let done = work.dispatch(call.procedure, args, &mut out);
         answerer.running.about = work.asked.about.take();
         match done {
-            Ok(Done::Now) => answerer.answer(rpc::end_answer(out), false),
-            Ok(Done::Durable(_)) if planted::is(Planted::AnsweredBeforeCommit) => {
+            Ok(ReplyTiming::Now) => answerer.answer(rpc::end_answer(out), false),
+            Ok(ReplyTiming::Durable(target))
+                if target.export.rules().is_async && is_async_procedure
+                    || planted!(AnsweredBeforeCommit) =>
+            {
                 answerer.answer(rpc::end_answer(out), false);
             }
-            Ok(Done::Durable(target)) if target.export.rules().is_async && is_async_procedure => {
-                answerer.answer(rpc::end_answer(out), false);
-            }
-            Ok(Done::Durable(target)) => {
+            Ok(ReplyTiming::Durable(target)) => {
                 let done = Box::new(move |done: FsResult<()>| {
-                    let is_failed = done.is_err();
-                    let reply = match done {
-                        Ok(()) => rpc::end_answer(out),
-                        Err(error) => failed.answer(&Refused::Failed(error)),
+                    let refused = done.map_err(CallError::Failed).err();
+                    let is_failed = refused.as_ref().is_some_and(CallError::is_failure);
+                    let reply = match refused {
+                        None => rpc::end_answer(out),
+                        Some(refused) => failed.answer(&refused),
                     };
                     answerer.answer(reply, is_failed);
                 });
-                return Ok(Some(Commit { held: target.held, done }));
+                return Ok(Some(DeferredReply { held: target.held, done }));
             }
-            Err(Refused::Garbage) => {
-                answerer.answer(rpc::refusal(call.xid, Unserved::Arguments), true);
+            Err(CallError::Garbage) => {
+                answerer.answer(rpc::refusal(call.xid, RpcError::Arguments), true);
             }
-            Err(Refused::Seen(status, seen)) => {
+            Err(CallError::Seen(status, seen)) => {
+                let is_failed = status != NfsStatus::NOENT;
                 out.truncate(results);
                 out.u32(status.0);
                 put_some_attr(&mut out, Some(&seen.0), seen.1);
-                answerer.answer(rpc::end_answer(out), true);
+                answerer.answer(rpc::end_answer(out), is_failed);
             }
-            Err(refused) => answerer.answer(failed.answer(&refused), true),
+            Err(refused) => answerer.answer(failed.answer(&refused), refused.is_failure()),
         }
         Ok(None)
     }
 }
 
-/// Refuses an export that cannot be beside `others`.
 fn check_new(others: &[Arc<Export>], export: &Export) -> Result<(), ExportError> {
     let name = &export.rules().name;
     if others.iter().any(|other| other.rules().name == *name || other.id() == export.id()) {
@@ -492,71 +480,65 @@ fn check_new(others: &[Arc<Export>], export: &Export) -> Result<(), ExportError>
     Ok(())
 }
 
-/// How a program beside NFS answers a call.
-type AnswerBeside =
-    fn(&Service, SocketAddr, &Call, &mut Reader<'_>, &mut Writer) -> Result<(), Unserved>;
+type AuxiliaryProcedure =
+    fn(&Service, SocketAddr, &Call, &mut XdrReader<'_>, &mut XdrWriter) -> Result<(), RpcError>;
 
-/// What came is no call.
+/// Error: the record is no call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoCall;
+pub struct NotCallError;
 
-/// A record, whose it is, and whom it tells of what it is about.
-struct Asked<'s> {
+struct CallContext<'s> {
     peer: SocketAddr,
     record: &'s [u8],
-    used: RefCell<&'s mut Used>,
-    /// Which file it is about, once that is known.
-    about: Cell<Option<About>>,
+    used: RefCell<&'s mut ExportUse>,
+    about: Cell<Option<NfsCallSubject>>,
 }
 
-/// Returns who asks.
-fn asker_of(asked: &Asked<'_>, credentials: &Credentials) -> Asker {
+fn asker_of(asked: &CallContext<'_>, credentials: &Credentials) -> RequestSource {
     let uid = match credentials {
         Credentials::Sys { uid, .. } => Some(*uid),
         Credentials::None | Credentials::Other => None,
     };
-    Asker { address: Some(asked.peer), uid, thread: None }
+    RequestSource { address: Some(asked.peer), uid, thread: None }
 }
 
-/// Who gets the answer, and what is counted of it.
 struct Answerer {
-    running: Running,
-    to: Whom,
+    running: RunningCall,
+    to: ReplyRecipient,
 }
 
-enum Whom {
-    Change(InProgress),
+enum ReplyRecipient {
+    Change(RequestInProgress),
     Other(Arc<dyn ReplySink>),
 }
 
 impl Answerer {
     fn answer(self, reply: Vec<u8>, is_failed: bool) {
-        self.running.end(is_failed);
+        self.running.end(is_failed, reply.len());
         match self.to {
-            Whom::Change(change) => change.end(reply),
-            Whom::Other(sink) => sink.send(reply),
+            ReplyRecipient::Change(change) => change.end(reply),
+            ReplyRecipient::Other(sink) => sink.send(reply),
         }
     }
 }
 
-/// What an answer needs that says why a call failed.
-struct Failure {
+struct FailedCall {
     xid: u32,
     procedure: u32,
     absent: usize,
 }
 
-impl Failure {
-    /// Returns the answer, and logs what the administrator must see.
-    fn answer(&self, refused: &Refused) -> Vec<u8> {
+impl FailedCall {
+    /// Returns the reply, and logs errors for the administrator.
+    fn answer(&self, refused: &CallError) -> Vec<u8> {
         let status = match refused {
-            Refused::Status(status) | Refused::Seen(status, _) => *status,
-            Refused::Garbage => Status::INVAL,
-            Refused::Failed(error) => {
+            CallError::Status(status) | CallError::Seen(status, _) => *status,
+            CallError::Garbage => NfsStatus::INVAL,
+            CallError::Failed(error) => {
                 let name =
                     usize::try_from(self.procedure).ok().and_then(|at| PROCEDURE_NAMES.get(at));
                 log_failure("nfs", name.copied().unwrap_or("?"), None, error);
-                Status::from(error)
+                NfsStatus::from(error)
             }
         };
         let mut out = rpc::begin_answer(self.xid, 64);
@@ -566,56 +548,61 @@ impl Failure {
     }
 }
 
-/// How a call was carried out.
-pub(super) enum Done {
-    /// The answer can go.
+pub(super) enum ReplyTiming {
     Now,
-    /// The answer waits until what was done to this file is durable.
-    Durable(Target),
+    /// Reply after the changes of this file are durable.
+    Durable(CallTarget),
 }
 
-/// Why a call was not carried out.
 #[derive(Debug)]
-pub(super) enum Refused {
-    /// Its arguments make no sense.
+pub(super) enum CallError {
     Garbage,
-    /// As the protocol says it.
-    Status(Status),
-    /// As the file system says it.
+    Status(NfsStatus),
     Failed(FsError),
-    /// With the attributes of the file that was asked about.
-    Seen(Status, Box<(Attr, u64)>),
+    /// A status with the attributes of the call's file.
+    Seen(NfsStatus, Box<(Attr, u64)>),
 }
 
-impl From<Garbage> for Refused {
-    fn from(Garbage: Garbage) -> Refused {
-        Refused::Garbage
+impl CallError {
+    /// Whether the call counts as failed. Absence of a name is an answer, not a failure.
+    fn is_failure(&self) -> bool {
+        match self {
+            CallError::Garbage => true,
+            CallError::Status(status) | CallError::Seen(status, _) => *status != NfsStatus::NOENT,
+            CallError::Failed(error) => NfsStatus::from(error) != NfsStatus::NOENT,
+        }
     }
 }
 
-impl From<FsError> for Refused {
-    fn from(error: FsError) -> Refused {
-        Refused::Failed(error)
+impl From<XdrError> for CallError {
+    fn from(XdrError: XdrError) -> CallError {
+        CallError::Garbage
     }
 }
 
-impl From<Status> for Refused {
-    fn from(status: Status) -> Refused {
-        Refused::Status(status)
+impl From<FsError> for CallError {
+    fn from(error: FsError) -> CallError {
+        CallError::Failed(error)
     }
 }
 
-/// A file that is there for as long as this is: nobody else's has its number.
-pub(super) struct Held {
+impl From<NfsStatus> for CallError {
+    fn from(status: NfsStatus) -> CallError {
+        CallError::Status(status)
+    }
+}
+
+/// A file with a reference, so that its inode number is not reused.
+pub(super) struct ReferencedFile {
     export: Arc<Export>,
-    /// As it was when the handle was looked at.
+    /// Attributes when the handle was resolved.
     pub(super) attr: Attr,
 }
 
-impl Held {
-    /// Takes over a reference that somebody was given with `attr`.
-    pub(super) fn new(export: &Arc<Export>, attr: Attr) -> Held {
-        Held { export: Arc::clone(export), attr }
+impl ReferencedFile {
+    /// Takes over the reference that came with `attr`.
+    pub(super) fn new(export: &Arc<Export>, attr: Attr) -> ReferencedFile {
+        ReferencedFile { export: Arc::clone(export), attr }
     }
 
     pub(super) fn fs(&self) -> &dyn FileSystem {
@@ -623,76 +610,71 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ReferencedFile {
     fn drop(&mut self) {
         self.fs().forget(self.attr.ino, 1);
     }
 }
 
-/// What a call is about: a file, through an export, for somebody.
-pub(super) struct Target {
+/// The file of a call, its export and caller.
+pub(super) struct CallTarget {
     pub(super) export: Arc<Export>,
     pub(super) caller: Caller,
-    pub(super) held: Held,
+    pub(super) held: ReferencedFile,
     pub(super) fsid: u64,
 }
 
-impl Target {
+impl CallTarget {
     pub(super) fn fs(&self) -> &dyn FileSystem {
         &**self.export.fs()
     }
 
-    pub(super) fn ino(&self) -> engine::vnode::api::Ino {
+    pub(super) fn ino(&self) -> engine::api::Ino {
         self.held.attr.ino
     }
 
-    /// Returns another file as what the same call is about.
-    pub(super) fn beside(&self, held: Held) -> Target {
+    pub(super) fn beside(&self, held: ReferencedFile) -> CallTarget {
         let (export, caller) = (Arc::clone(&self.export), self.caller.clone());
-        Target { export, caller, held, fsid: self.fsid }
+        CallTarget { export, caller, held, fsid: self.fsid }
     }
 
-    /// Refuses a change through an export that allows none.
-    pub(super) fn check_writable(&self) -> Result<(), Refused> {
-        if self.export.rules().is_writable { Ok(()) } else { Err(Status::ROFS.into()) }
+    pub(super) fn check_writable(&self) -> Result<(), CallError> {
+        if self.export.rules().is_writable { Ok(()) } else { Err(NfsStatus::ROFS.into()) }
     }
 
-    /// Returns somebody who may do what an owner may who has the file open: permission was asked at
-    /// the open, which is the client's, and NFS has none (RFC 1813, 4.4). `None`: nobody.
+    /// Returns a caller without permission checks if the user owns the file. Clients check
+    /// permissions at open, and NFS has no open (RFC 1813, 4.4).
     pub(super) fn owner(&self) -> Option<Caller> {
         let is_owner = self.caller.uid == self.held.attr.uid;
-        // Limits hold for him as before.
-        is_owner.then(|| Caller { checks: Checks::ByKernel, ..self.caller.clone() })
+        // Quota limits still apply.
+        is_owner.then(|| Caller { checks: PermissionChecks::ByKernel, ..self.caller.clone() })
     }
 
-    /// Returns the attributes as they are now, if they can be read.
     pub(super) fn attr_now(&self) -> Option<Attr> {
         self.fs().getattr(&self.caller, self.ino()).ok()
     }
 
-    /// Begins an answer that begins with the attributes of the file as they were at first.
-    pub(super) fn put_ok(&self, out: &mut Writer) {
-        out.u32(Status::OK.0);
+    pub(super) fn put_ok(&self, out: &mut XdrWriter) {
+        out.u32(NfsStatus::OK.0);
         self.put_some_attr(out, Some(&self.held.attr));
     }
 
-    /// Begins an answer that begins with the attributes of the file around a change.
-    pub(super) fn put_changed(&self, out: &mut Writer, around: &Around) {
-        out.u32(Status::OK.0);
+    pub(super) fn put_changed(&self, out: &mut XdrWriter, around: &AttributeChange) {
+        out.u32(NfsStatus::OK.0);
         self.put_around(out, around);
     }
 
-    pub(super) fn put_attr(&self, out: &mut Writer, attr: &Attr) {
+    pub(super) fn put_attr(&self, out: &mut XdrWriter, attr: &Attr) {
         put_attr(out, attr, self.fsid);
     }
 
-    pub(super) fn put_some_attr(&self, out: &mut Writer, attr: Option<&Attr>) {
+    pub(super) fn put_some_attr(&self, out: &mut XdrWriter, attr: Option<&Attr>) {
         put_some_attr(out, attr, self.fsid);
     }
 
-    /// Writes attributes around a change (`wcc_data`), which have to be of the same moment: where
-    /// the change did not tell, only what is now.
-    pub(super) fn put_around(&self, out: &mut Writer, around: &Around) {
+    /// Writes `wcc_data`: the attributes before and after, if both are known, else only the current
+    /// ones.
+    pub(super) fn put_around(&self, out: &mut XdrWriter, around: &AttributeChange) {
         if let (Some(before), Some(after)) = (&around.before, &around.after) {
             put_before(out, Some(before));
             self.put_some_attr(out, Some(after));
@@ -703,20 +685,19 @@ impl Target {
     }
 }
 
-/// A call to NFS, before it is known what it is about.
-pub(super) struct Work<'s> {
+pub(super) struct CallExecution<'s> {
     pub(super) service: &'s Service,
-    asked: Asked<'s>,
+    asked: CallContext<'s>,
     credentials: &'s Credentials,
 }
 
-impl Work<'_> {
+impl CallExecution<'_> {
     fn dispatch(
         &self,
         procedure: u32,
-        mut args: Reader<'_>,
-        out: &mut Writer,
-    ) -> Result<Done, Refused> {
+        mut args: XdrReader<'_>,
+        out: &mut XdrWriter,
+    ) -> Result<ReplyTiming, CallError> {
         use protocol::procedure as is;
         let args = &mut args;
         match procedure {
@@ -741,46 +722,66 @@ impl Work<'_> {
             is::FSINFO => attributes::fs_info(self, args, out),
             is::PATHCONF => attributes::path_conf(self, args, out),
             is::COMMIT => data::commit(self, args, out),
-            _ => Err(Status::SERVERFAULT.into()),
+            _ => Err(NfsStatus::SERVERFAULT.into()),
         }
     }
 
-    /// Reads a handle that this server has given out.
-    fn unsealed(&self, args: &mut Reader<'_>) -> Result<(Arc<Export>, Handle), Refused> {
+    fn unsealed(&self, args: &mut XdrReader<'_>) -> Result<(Arc<Export>, FileHandle), CallError> {
         let handle = args.opaque(HANDLE_BYTES_MAX)?;
         Ok(self.service.unseal(handle)?)
     }
 
-    /// Reads a handle and returns what it names, if this client may use it.
-    pub(super) fn target(&self, args: &mut Reader<'_>) -> Result<Target, Refused> {
+    /// Reads a handle and resolves it, if its export admits this client.
+    pub(super) fn target(&self, args: &mut XdrReader<'_>) -> Result<CallTarget, CallError> {
         let (export, handle) = self.unsealed(args)?;
         if !export.admits(self.asked.peer) {
-            return Err(Status::ACCES.into());
+            return Err(NfsStatus::ACCES.into());
         }
-        // TU1.
+        // Takes a thread permit (TU1).
         self.asked.used.borrow_mut().begin(&export)?;
-        let caller = export.caller(self.credentials).ok_or(Status::ACCES)?;
+        let caller = export.caller(self.credentials).ok_or(NfsStatus::ACCES)?;
         self.asked.about.set(Some((Arc::clone(export.place()), handle.ino)));
         let held = hold(&export, &caller, handle)?;
         let fsid = fsid_of(export.fileset());
-        Ok(Target { export, caller, held, fsid })
+        Ok(CallTarget { export, caller, held, fsid })
     }
 
-    /// Reads one more handle, of the export that `target` is of.
-    pub(super) fn second(&self, args: &mut Reader<'_>, target: &Target) -> Result<Held, Refused> {
+    /// Reads another handle, which must be of the export of `target`.
+    pub(super) fn second(
+        &self,
+        args: &mut XdrReader<'_>,
+        target: &CallTarget,
+    ) -> Result<ReferencedFile, CallError> {
         let (export, handle) = self.unsealed(args)?;
         if export.id() != target.export.id() {
-            return Err(Status::XDEV.into());
+            return Err(NfsStatus::XDEV.into());
         }
         Ok(hold(&target.export, &target.caller, handle)?)
     }
 
-    /// Returns the handle of a file of the export that `target` is of.
-    pub(super) fn seal(&self, target: &Target, attr: &Attr) -> [u8; HANDLE_BYTES] {
+    pub(super) fn seal(&self, target: &CallTarget, attr: &Attr) -> [u8; HANDLE_BYTES] {
         self.service.seal(&target.export, target.export.handle_of(attr))
     }
 }
 
-fn hold(export: &Arc<Export>, caller: &Caller, handle: Handle) -> FsResult<Held> {
-    export.fs().resolve(caller, handle).map(|attr| Held::new(export, attr))
+fn hold(export: &Arc<Export>, caller: &Caller, handle: FileHandle) -> FsResult<ReferencedFile> {
+    export.fs().resolve(caller, handle).map(|attr| ReferencedFile::new(export, attr))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_name_is_an_answer_and_no_failure() {
+        for (answer, is_failure) in [
+            (CallError::Status(NfsStatus::NOENT), false),
+            (CallError::Failed(FsError::NotFound), false),
+            (CallError::Failed(FsError::NoSpace), true),
+            (CallError::Status(NfsStatus::STALE), true),
+            (CallError::Garbage, true),
+        ] {
+            assert_eq!(answer.is_failure(), is_failure, "{answer:?}");
+        }
+    }
 }

@@ -1,45 +1,44 @@
-//! How many threads of a server one pool may keep.
+//! Bound of the threads that one pool may occupy.
 //!
-//! A request that waits for a device keeps its thread for as long, and a device that hangs would
-//! keep them all: then nobody is served who asks another pool, nobody is let in, and nobody looks
-//! for connections that are overdue.
+//! A request keeps its thread while it waits for a device. A hanging device would occupy all
+//! threads, so that other pools, new connections and the sweep of overdue ones are not served.
 //!
 //! # Invariants
-//! - TU1: No more requests of one pool are under way than it has turns.
-//! - TU2: Who finds no turn waits for one, for [`STALL_TIME`] at most, and is told then to ask
-//!   again later. Where none has come back for so long, so is everybody at once.
+//! - TU1: A request in progress holds a *permit* of its pool. So a pool has at most as many
+//!   requests in progress as permits.
+//! - TU2: Without a free permit, a request waits for [`STALL_TIME`] at most, and is then refused
+//!   with JUKEBOX. If no permit has been returned for that long, requests are refused at once.
 //!
-//! Not here: commits, of which each pool keeps one thread, whoever leads them; and MNT.
+//! Not here: commits, which occupy one thread of each pool (the leader), and MNT.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// How long no turn of a pool has come back when it is taken to hang, and how long a thread waits
-/// for one: a disk that is slow answers in a part of it, and others lack that thread meanwhile.
+/// Longest wait for a permit. A pool hangs if no permit is returned for this long. Slow disks
+/// answer much faster.
 const STALL_TIME: Duration = Duration::from_secs(2);
 
-/// The turns of one pool.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
-    state: Mutex<State>,
+pub(super) struct ThreadPermits {
+    state: Mutex<ThreadPermitsState>,
     came_back: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ThreadPermitsState {
     taken: usize,
-    /// When one came back, or the last one was taken.
+    /// When a permit was last returned, or when the last free one was taken.
     moved_at: Option<Instant>,
 }
 
-/// A turn, until it is dropped.
-pub(super) struct Turn(Arc<Turns>);
+/// A permit, returned on drop.
+pub(super) struct ThreadPermit(Arc<ThreadPermits>);
 
-impl Turns {
-    /// Takes one of `count` turns. `None`: the pool hangs.
-    pub(super) fn take(self: &Arc<Turns>, count: usize) -> Option<Turn> {
+impl ThreadPermits {
+    /// Takes one of `count` permits. Returns `None` if the pool hangs.
+    pub(super) fn take(self: &Arc<ThreadPermits>, count: usize) -> Option<ThreadPermit> {
         let mut state = self.state.lock();
         let mut waits_until = None;
         while state.taken >= count {
@@ -49,28 +48,32 @@ impl Turns {
             if now >= until {
                 return None;
             }
-            // Looked at again, however it ended.
+            // Returned or timed out: the loop checks both.
             let _ = self.came_back.wait_until(&mut state, until);
         }
         Some(self.taken(&mut state, count))
     }
 
-    /// Takes one if there is one now, and another one for whoever asks next.
-    pub(super) fn take_free(self: &Arc<Turns>, count: usize) -> Option<Turn> {
+    /// Takes a permit if at least one more stays free, or if there is only one in all.
+    pub(super) fn take_free(self: &Arc<ThreadPermits>, count: usize) -> Option<ThreadPermit> {
         let mut state = self.state.lock();
         (state.taken + usize::from(count > 1) < count).then(|| self.taken(&mut state, count))
     }
 
-    fn taken(self: &Arc<Turns>, state: &mut State, count: usize) -> Turn {
+    fn taken(
+        self: &Arc<ThreadPermits>,
+        state: &mut ThreadPermitsState,
+        count: usize,
+    ) -> ThreadPermit {
         state.taken += 1;
         if state.taken >= count {
             state.moved_at = Some(Instant::now());
         }
-        Turn(Arc::clone(self))
+        ThreadPermit(Arc::clone(self))
     }
 }
 
-impl Drop for Turn {
+impl Drop for ThreadPermit {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.taken -= 1;
@@ -84,11 +87,12 @@ impl Drop for Turn {
 mod tests {
     use super::*;
 
-    /// Goal: a turn that comes back is had by who waits, a pool that hangs keeps nobody waiting
-    /// again, and one that goes on has all its turns.
+    /// Goal: a waiting request gets the next permit returned. Once none has been returned for
+    /// [`STALL_TIME`], requests are refused without waiting. When the requests end, all permits are
+    /// free again.
     #[test]
     fn who_finds_no_turn_waits_as_long_as_turns_come_back() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(ThreadPermits::default());
         let first = turns.take(2).expect("it is free");
         let second = turns.take(2).expect("it is free");
         assert!(turns.take_free(2).is_none());
@@ -106,6 +110,6 @@ mod tests {
         drop((second, third));
         assert!(turns.take_free(2).is_some());
         assert!(turns.take(2).is_some());
-        assert!(Arc::new(Turns::default()).take_free(1).is_some(), "there is no other");
+        assert!(Arc::new(ThreadPermits::default()).take_free(1).is_some(), "there is no other");
     }
 }

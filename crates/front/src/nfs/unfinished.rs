@@ -1,4 +1,4 @@
-//! How many bytes of requests clients have left unfinished, by address (NC7).
+//! Accounting of unfinished requests by address (NC7).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,18 +7,17 @@ use super::connection::HELD_BYTES_MAX;
 
 /// Most bytes of unfinished records of one address: a WRITE of 1 MiB on each of 64 connections.
 pub(super) const ADDRESS_UNFINISHED_MAX: usize = 64 << 20;
-/// Most bytes of unfinished records: half of what may be held.
+/// Most bytes of unfinished records, half of all held bytes.
 pub(super) const UNFINISHED_MAX: usize = HELD_BYTES_MAX / 2;
 
-/// Bytes of unfinished records that wait for more (NC7).
 #[derive(Default)]
-pub(super) struct Unfinished {
+pub(super) struct UnfinishedInput {
     pub(super) total: usize,
     pub(super) of_address: HashMap<IpAddr, usize>,
 }
 
-impl Unfinished {
-    /// Of `address` there are `now` bytes of a record where there were `before`.
+impl UnfinishedInput {
+    /// Replaces `before` bytes of a record of `address` by `now` bytes.
     pub(super) fn change(&mut self, address: IpAddr, before: usize, now: usize) {
         self.total = self.total - before + now;
         let of = self.of_address.entry(address).or_default();
@@ -28,8 +27,8 @@ impl Unfinished {
         }
     }
 
-    /// Returns the address that must have less, if a bound is passed: `address`, else the one with
-    /// the most.
+    /// Returns `address` if it exceeds its own limit. If the total exceeds the limit for all, the
+    /// address with the most bytes.
     pub(super) fn past_bound(&self, address: IpAddr) -> Option<IpAddr> {
         let own = self.of_address.get(&address).copied().unwrap_or(0);
         if own > ADDRESS_UNFINISHED_MAX {

@@ -1,45 +1,41 @@
-//! The file systems that the requests of one thread have used.
+//! The file systems used by the requests of one thread.
 
 use std::sync::Arc;
 
-use engine::vnode::api::FileSystem;
+use engine::api::FileSystem;
 
 use super::export::Export;
-use super::protocol::Status;
-use super::turns::Turn;
+use super::protocol::NfsStatus;
+use super::turns::ThreadPermit;
 
-/// The file systems that the requests of one thread have used.
-pub(super) struct Used {
+pub(super) struct ExportUse {
     exports: Vec<Arc<Export>>,
-    /// How many turns a pool has.
     turns: usize,
-    /// That of the request that is being served.
-    pub(super) turn: Option<Turn>,
+    pub(super) turn: Option<ThreadPermit>,
 }
 
-impl Used {
-    /// Returns a start, of a thread that may take one of so many turns of each pool.
-    pub(super) fn of(turns: usize) -> Used {
-        Used { exports: Vec::new(), turns, turn: None }
+impl ExportUse {
+    pub(super) fn of(turns: usize) -> ExportUse {
+        ExportUse { exports: Vec::new(), turns, turn: None }
     }
 
-    pub(super) fn begin(&mut self, export: &Arc<Export>) -> Result<(), Status> {
-        self.turn = Some(export.turns().take(self.turns).ok_or(Status::JUKEBOX)?);
+    pub(super) fn begin(&mut self, export: &Arc<Export>) -> Result<(), NfsStatus> {
+        self.turn = Some(export.turns().take(self.turns).ok_or(NfsStatus::JUKEBOX)?);
         if !self.exports.iter().any(|used| is_same(used.fs(), export.fs())) {
             self.exports.push(Arc::clone(export));
         }
         Ok(())
     }
 
-    /// Runs the deferred work of these file systems, after the answers were sent. It does not delay
-    /// requests to other file systems, and holds no lock: a device may block this thread.
+    /// Runs the deferred work of these file systems, after the replies were sent. The caller must
+    /// hold no lock, as a device may block this thread.
     pub(super) fn run_deferred_work(self) {
         for export in self.exports {
             let fs = export.fs();
             if !fs.has_deferred_work() {
                 continue;
             }
-            // TU1. Where all turns are taken, the thread that has one does it later.
+            // TU1: if no permit is free, another thread with a permit does the work later.
             let Some(_turn) = export.turns().take_free(self.turns) else { continue };
             fs.run_deferred_work();
         }

@@ -1,62 +1,58 @@
-//! XDR (RFC 4506): what a message is read from, and what an answer is written to.
+//! XDR (RFC 4506) decoding and encoding.
 //!
-//! Nothing is allocated for a length that a peer announces: opaque bytes are a slice of the
-//! message, and a length past its end, or past the bound that the reader names, is [`Garbage`].
+//! Announced lengths allocate no memory: opaque data is a slice of the message. A length beyond the
+//! message or the reader's bound is [`XdrError`].
 
 #![expect(clippy::big_endian_bytes, reason = "XDR is big-endian; nothing else in this crate is")]
 
-/// A message that is not what it should be: too short, a length past a bound, a value that no
-/// version of the protocol has.
+/// A malformed message: too short, a length beyond its bound, or an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Garbage;
+pub(super) struct XdrError;
 
-/// Bytes that opaque data of `length` is followed by.
 fn padding(length: usize) -> usize {
     length.next_multiple_of(4) - length
 }
 
-/// Reads a message from front to back.
 #[derive(Clone, Debug)]
-pub(super) struct Reader<'m> {
+pub(super) struct XdrReader<'m> {
     rest: &'m [u8],
 }
 
-impl<'m> Reader<'m> {
-    pub(super) fn new(message: &'m [u8]) -> Reader<'m> {
-        Reader { rest: message }
+impl<'m> XdrReader<'m> {
+    pub(super) fn new(message: &'m [u8]) -> XdrReader<'m> {
+        XdrReader { rest: message }
     }
 
-    pub(super) fn bytes(&mut self, count: usize) -> Result<&'m [u8], Garbage> {
-        let (bytes, rest) = self.rest.split_at_checked(count).ok_or(Garbage)?;
+    pub(super) fn bytes(&mut self, count: usize) -> Result<&'m [u8], XdrError> {
+        let (bytes, rest) = self.rest.split_at_checked(count).ok_or(XdrError)?;
         self.rest = rest;
         Ok(bytes)
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, Garbage> {
-        let (word, rest) = self.rest.split_first_chunk().ok_or(Garbage)?;
+    pub(super) fn u32(&mut self) -> Result<u32, XdrError> {
+        let (word, rest) = self.rest.split_first_chunk().ok_or(XdrError)?;
         self.rest = rest;
         Ok(u32::from_be_bytes(*word))
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, Garbage> {
-        let (word, rest) = self.rest.split_first_chunk().ok_or(Garbage)?;
+    pub(super) fn u64(&mut self) -> Result<u64, XdrError> {
+        let (word, rest) = self.rest.split_first_chunk().ok_or(XdrError)?;
         self.rest = rest;
         Ok(u64::from_be_bytes(*word))
     }
 
-    pub(super) fn bool(&mut self) -> Result<bool, Garbage> {
+    pub(super) fn bool(&mut self) -> Result<bool, XdrError> {
         match self.u32()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Garbage),
+            _ => Err(XdrError),
         }
     }
 
-    /// Reads opaque data, or a string, of at most `bytes_max`.
-    pub(super) fn opaque(&mut self, bytes_max: usize) -> Result<&'m [u8], Garbage> {
-        let length = usize::try_from(self.u32()?).map_err(|_| Garbage)?;
+    pub(super) fn opaque(&mut self, bytes_max: usize) -> Result<&'m [u8], XdrError> {
+        let length = usize::try_from(self.u32()?).map_err(|_| XdrError)?;
         if length > bytes_max {
-            return Err(Garbage);
+            return Err(XdrError);
         }
         let bytes = self.bytes(length)?;
         self.bytes(padding(length))?;
@@ -64,15 +60,14 @@ impl<'m> Reader<'m> {
     }
 }
 
-/// An answer that grows.
 #[derive(Debug, Default)]
-pub(super) struct Writer {
+pub(super) struct XdrWriter {
     bytes: Vec<u8>,
 }
 
-impl Writer {
-    pub(super) fn with_room(bytes: usize) -> Writer {
-        Writer { bytes: Vec::with_capacity(bytes) }
+impl XdrWriter {
+    pub(super) fn with_room(bytes: usize) -> XdrWriter {
+        XdrWriter { bytes: Vec::with_capacity(bytes) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -103,30 +98,25 @@ impl Writer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes opaque data, or a string.
     pub(super) fn opaque(&mut self, bytes: &[u8]) {
         self.u32(count_of(bytes.len()));
         self.bytes.extend_from_slice(bytes);
         self.pad();
     }
 
-    /// Fills up to a whole word, as opaque data ends.
     pub(super) fn pad(&mut self) {
         let length = self.bytes.len();
         self.bytes.resize(length + padding(length), 0);
     }
 
-    /// Writes over the word at `at`.
     pub(super) fn set_u32(&mut self, at: usize, word: u32) {
         self.set_raw(at, &word.to_be_bytes());
     }
 
-    /// Writes over what is at `at`.
     pub(super) fn set_raw(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The bytes, for what appends to a vector.
     pub(super) fn inner(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -136,7 +126,7 @@ impl Writer {
     }
 }
 
-/// Returns a count of bytes as a word: no answer has more bytes than one holds.
+/// Returns a byte count as a word. No reply reaches 4 GiB.
 pub(super) fn count_of(bytes: usize) -> u32 {
     u32::try_from(bytes).expect("no answer has 4 GiB")
 }
@@ -147,27 +137,27 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let mut writer = Writer::default();
+        let mut writer = XdrWriter::default();
         writer.u32(7);
         writer.u64(1 << 40);
         writer.bool(true);
         writer.opaque(b"hello");
         let bytes = writer.into_inner();
         assert_eq!(bytes.len(), 4 + 8 + 4 + 4 + 8);
-        let mut reader = Reader::new(&bytes);
+        let mut reader = XdrReader::new(&bytes);
         assert_eq!(reader.u32(), Ok(7));
         assert_eq!(reader.u64(), Ok(1 << 40));
         assert_eq!(reader.bool(), Ok(true));
         assert_eq!(reader.opaque(5), Ok(&b"hello"[..]));
-        assert_eq!(reader.u32(), Err(Garbage));
+        assert_eq!(reader.u32(), Err(XdrError));
     }
 
     #[test]
     fn a_length_past_the_end_or_the_bound_is_garbage() {
         for bytes in [&[0, 0, 0, 9, 1, 2][..], &[255, 255, 255, 255], &[0, 0, 0, 1, 1], &[0, 0]] {
-            assert_eq!(Reader::new(bytes).opaque(1 << 20), Err(Garbage), "{bytes:?}");
+            assert_eq!(XdrReader::new(bytes).opaque(1 << 20), Err(XdrError), "{bytes:?}");
         }
-        assert_eq!(Reader::new(&[0, 0, 0, 2, 1, 2, 0, 0]).opaque(1), Err(Garbage));
-        assert_eq!(Reader::new(&[0, 0, 0, 2]).bool(), Err(Garbage));
+        assert_eq!(XdrReader::new(&[0, 0, 0, 2, 1, 2, 0, 0]).opaque(1), Err(XdrError));
+        assert_eq!(XdrReader::new(&[0, 0, 0, 2]).bool(), Err(XdrError));
     }
 }

@@ -1,28 +1,27 @@
-//! A front's way to a fileset that may move to another pool while it is in use (decision 0082).
+//! A [`FileSystem`] wrapper through which a front reaches a fileset that may move to another pool
+//! while in use (decision 0082).
 //!
 //! ```text
-//!   mount, export --> Relay --> pool that has the fileset
-//!                       |  numbers of inodes: the same for ever to the front,
-//!                       |                     those of the pool that has it below
+//!   mount, export --> Relay --> current pool of the fileset
+//!                       |  inode numbers: constant above, the current pool's below
 //!                       `- requests wait here while the last difference is sent
 //! ```
 //!
 //! # Invariants
 //!
-//! - RY1: A front sees one number of an inode for as long as it is there, in whatever pool, and
-//!   whenever it asks. Of a clone it does as long as the fileset stays.
-//! - RY2: From [`Relay::stop`] until what it returns is dropped no request is under way in a pool,
-//!   nor a commit that somebody waits for. References that are given back meanwhile are kept.
-//! - RY3: A number that was never shown of the pool that has the fileset now leads nowhere: not to
-//!   a file of another fileset.
-//! - RY4: Nobody waits here with a lock of a pool, nor from a completion: [`FileSystem::forget`]
-//!   never waits.
+//! - RY1: A front sees one number for an inode during the inode's life, in every pool. For an inode
+//!   of a snapshot this holds as long as the fileset stays in its pool.
+//! - RY2: From [`Relay::stop`] until the drop of its result, no request and no awaited commit is in
+//!   progress in a pool. References released in this time are queued.
+//! - RY3: An inode number that was never shown for the current pool gives `Stale`, never a file of
+//!   another fileset.
+//! - RY4: No thread waits here with a lock of a pool, or inside a completion.
+//!   [`FileSystem::forget`] never waits.
 //!
 //! # Concurrency
 //!
-//! A request holds the lock of where the fileset is, shared, for as long as it takes; whoever stops
-//! requests holds it alone. A commit that is answered later is counted, and holds no lock: the
-//! thread that leads it may be kept for the commits of others.
+//! Each request holds the location lock shared, a stop holds it exclusively. An asynchronous commit
+//! is counted and holds no lock, since its thread may stay as the leader for other commits.
 
 mod numbers;
 #[cfg(test)]
@@ -33,77 +32,88 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use engine::vnode::api::{
-    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileKind, FileSystem,
-    FilesetUuid, FsError, FsResult, Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek,
-    SetAttr, Stability, StatFs, XattrMode,
+use engine::api::forward::ForwardTarget;
+use engine::api::{
+    AccessRights, Attr, AttributeChange, Caller, Completion, DirEntry, Fallocate, FileHandle,
+    FileKind, FileReadRequest, FileSystem, FilesetUuid, FsError, FsResult, Ino, NewInode,
+    ReadCallback, RenameMode, Seek, SetAttr, Stability, StatFs, WriteData, XattrMode,
 };
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use self::numbers::Numbers;
+use self::numbers::RelayNumbers;
 
-/// How long requests that are under way may take before nobody waits for them any more: others
-/// wait meanwhile.
+/// Longest time that a stop waits for running requests. New requests wait as long.
 const STOP_TIME: Duration = Duration::from_millis(80);
-/// And commits, of which the slowest waits for a device.
+/// Longest time that a stop waits for commits, the slowest of which waits for a device.
 const COMMITS_TIME: Duration = Duration::from_millis(80);
 
-/// Where a fileset is.
-struct At {
+struct RelayTarget {
     fs: Arc<dyn FileSystem>,
-    numbers: Numbers,
-    /// Whether nobody knows whether it is there still.
+    numbers: RelayNumbers,
+    /// Requests are refused: the location of the fileset is uncertain.
     is_refused: bool,
 }
 
-/// The same for one request, which keeps others from moving it away.
-struct Here<'r>(RwLockReadGuard<'r, At>);
+/// The location, locked during one request.
+struct RelayTargetGuard<'r>(RwLockReadGuard<'r, RelayTarget>);
 
-impl Deref for Here<'_> {
-    type Target = At;
+impl Deref for RelayTargetGuard<'_> {
+    type Target = RelayTarget;
 
-    fn deref(&self) -> &At {
+    fn deref(&self) -> &RelayTarget {
         &self.0
     }
 }
 
-/// The files of one fileset, wherever it is.
+impl ForwardTarget for RelayTargetGuard<'_> {
+    fn fs(&self) -> &dyn FileSystem {
+        self.fs.as_ref()
+    }
+
+    fn below(&self, ino: Ino) -> FsResult<Ino> {
+        self.numbers.below(ino)
+    }
+
+    fn shown(&self, ino: Ino) -> Ino {
+        self.numbers.shown(ino)
+    }
+}
+
+/// The files of one fileset, in whatever pool.
 pub struct Relay {
     fileset: FilesetUuid,
-    /// The first pool's: what moves is durable where it arrives, so nothing was lost by then.
+    /// Write verifier of the first pool. Constant, as a move loses no data.
     verifier: u64,
-    at: RwLock<At>,
-    commits: Arc<Commits>,
-    late: Mutex<Late>,
-    /// The next slot that was never shown (RY3).
+    at: RwLock<RelayTarget>,
+    commits: Arc<RelayCommits>,
+    late: Mutex<DeferredReleases>,
+    /// The next slot that was never shown to a front (RY3).
     unshown: Arc<AtomicU32>,
 }
 
-/// References that were given back while requests wait.
+/// References released while requests are stopped.
 #[derive(Default)]
-struct Late {
+struct DeferredReleases {
     is_kept: bool,
     given_back: Vec<(Ino, u64)>,
 }
 
-/// Commits that are under way.
 #[derive(Default)]
-struct Commits {
+struct RelayCommits {
     count: Mutex<usize>,
     ended: Condvar,
 }
 
-/// One of them, until it is dropped.
-struct Commit(Arc<Commits>);
+struct RelayCommit(Arc<RelayCommits>);
 
-impl Commit {
-    fn begin(commits: &Arc<Commits>) -> Commit {
+impl RelayCommit {
+    fn begin(commits: &Arc<RelayCommits>) -> RelayCommit {
         *commits.count.lock() += 1;
-        Commit(Arc::clone(commits))
+        RelayCommit(Arc::clone(commits))
     }
 }
 
-impl Drop for Commit {
+impl Drop for RelayCommit {
     fn drop(&mut self) {
         let mut count = self.0.count.lock();
         *count -= 1;
@@ -113,8 +123,8 @@ impl Drop for Commit {
     }
 }
 
-impl Commits {
-    /// Waits until none is under way. `false`: that takes too long.
+impl RelayCommits {
+    /// Waits for the end of all commits. Returns `false` after [`COMMITS_TIME`].
     fn wait(&self) -> bool {
         let mut count = self.count.lock();
         let is_any = |count: &mut usize| *count > 0;
@@ -122,14 +132,14 @@ impl Commits {
     }
 }
 
-/// Requests wait until this is dropped.
-pub struct Stopped<'r> {
+/// Guard that keeps requests waiting until it is dropped.
+pub struct StoppedRelay<'r> {
     relay: &'r Relay,
-    at: Option<RwLockWriteGuard<'r, At>>,
+    at: Option<RwLockWriteGuard<'r, RelayTarget>>,
 }
 
-impl Stopped<'_> {
-    /// Gives references back that fronts have given back since requests wait.
+impl StoppedRelay<'_> {
+    /// Releases, in the current pool, the references that fronts have released since the stop.
     pub fn give_back(&self) {
         let all = std::mem::take(&mut self.relay.late.lock().given_back);
         if let Some(at) = &self.at {
@@ -137,16 +147,16 @@ impl Stopped<'_> {
         }
     }
 
-    /// The fileset is in slot `slot` of `fs` from now on, held, with all references that fronts had
-    /// where it was.
+    /// Sets the location to slot `slot` of `fs`. The fileset is held there, with all references of
+    /// fronts.
     pub fn move_to(&mut self, fs: Arc<dyn FileSystem>, slot: u32) {
-        let numbers = Numbers::moved(slot, &self.relay.unshown);
+        let numbers = RelayNumbers::moved(slot, &self.relay.unshown);
         if let Some(at) = &mut self.at {
-            **at = At { fs, numbers, is_refused: false };
+            **at = RelayTarget { fs, numbers, is_refused: false };
         }
     }
 
-    /// Requests are refused from now on, until [`Relay::go_on`]: nobody knows where the fileset is.
+    /// Refuses requests until [`Relay::go_on`], because the location of the fileset is uncertain.
     pub fn refuse(&mut self) {
         if let Some(at) = &mut self.at {
             at.is_refused = true;
@@ -154,14 +164,14 @@ impl Stopped<'_> {
     }
 }
 
-impl Drop for Stopped<'_> {
+impl Drop for StoppedRelay<'_> {
     fn drop(&mut self) {
         self.at = None;
         self.relay.give_back_late();
     }
 }
 
-impl std::fmt::Debug for Stopped<'_> {
+impl std::fmt::Debug for StoppedRelay<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stopped").field("relay", self.relay).finish_non_exhaustive()
     }
@@ -173,7 +183,7 @@ impl std::fmt::Debug for Relay {
     }
 }
 
-impl At {
+impl RelayTarget {
     fn give_back(&self, all: Vec<(Ino, u64)>) {
         for (ino, count) in all {
             if let Ok(ino) = self.numbers.below(ino) {
@@ -182,31 +192,7 @@ impl At {
         }
     }
 
-    fn attr(&self, found: FsResult<Attr>) -> FsResult<Attr> {
-        let mut attr = found?;
-        attr.ino = self.numbers.shown(attr.ino);
-        Ok(attr)
-    }
-
-    fn around(&self, around: &mut Around) {
-        let attrs = [&mut around.before, &mut around.after].into_iter().flatten();
-        attrs.for_each(|attr| attr.ino = self.numbers.shown(attr.ino));
-    }
-
-    /// Does what tells attributes around it.
-    fn with_around<T>(
-        &self,
-        mut around: Option<&mut Around>,
-        work: impl FnOnce(Option<&mut Around>) -> T,
-    ) -> T {
-        let done = work(around.as_deref_mut());
-        if let Some(around) = around {
-            self.around(around);
-        }
-        done
-    }
-
-    /// Puts an entry as fronts see it into `into`, which keeps its room for names.
+    /// Copies an entry into `into` with the front's inode number, reusing the name's buffer.
     fn put_entry<'e>(&self, entry: &DirEntry, into: &'e mut DirEntry) -> &'e DirEntry {
         into.name.clear();
         into.name.extend_from_slice(&entry.name);
@@ -217,43 +203,44 @@ impl At {
 }
 
 impl Relay {
-    /// Returns the way to a fileset of `fs`, which is held.
+    /// Creates a relay to a fileset of `fs`. The caller holds the fileset.
     pub fn new(fs: Arc<dyn FileSystem>, fileset: FilesetUuid) -> FsResult<Arc<Relay>> {
         let slot = fs.root_of(fileset)?.slot();
         let verifier = fs.verifier();
         let unshown = Arc::new(AtomicU32::new(numbers::FIRST_UNSHOWN));
-        let numbers = Numbers::first(slot, &unshown);
-        let at = RwLock::new(At { fs, numbers, is_refused: false });
+        let numbers = RelayNumbers::first(slot, &unshown);
+        let at = RwLock::new(RelayTarget { fs, numbers, is_refused: false });
         let (commits, late) = (Arc::default(), Mutex::default());
         Ok(Arc::new(Relay { fileset, verifier, at, commits, late, unshown }))
     }
 
-    /// RY2: keeps requests waiting. `None`: those under way take too long, and none waits any more.
+    /// Stops requests (RY2). If those in progress take too long, returns `None` and lets requests
+    /// run again.
     #[must_use]
-    pub fn stop(&self) -> Option<Stopped<'_>> {
+    pub fn stop(&self) -> Option<StoppedRelay<'_>> {
         self.late.lock().is_kept = true;
         let Some(at) = self.at.try_write_for(STOP_TIME) else {
             self.give_back_late();
             return None;
         };
-        let stopped = Stopped { relay: self, at: Some(at) };
+        let stopped = StoppedRelay { relay: self, at: Some(at) };
         self.commits.wait().then_some(stopped)
     }
 
-    /// Returns the number that an inode has in the pool that the fileset is in.
+    /// Returns the inode number in the current pool.
     pub fn below(&self, ino: Ino) -> FsResult<Ino> {
         self.at.read().numbers.below(ino)
     }
 
-    /// Requests that are refused go on where the fileset was: it is there.
+    /// Ends the refusal of requests. The fileset must be in the current location.
     pub fn go_on(&self) {
-        // To wait for who writes would keep all others waiting, behind whatever is under way.
+        // Locks exclusively only if needed: new requests would wait until the running ones end.
         if self.at.read().is_refused {
             self.at.write().is_refused = false;
         }
     }
 
-    /// Nothing is kept any more of what is given back.
+    /// Stops queueing released references, and releases those queued.
     fn give_back_late(&self) {
         let all = {
             let mut late = self.late.lock();
@@ -265,20 +252,30 @@ impl Relay {
         }
     }
 
-    fn here(&self) -> FsResult<Here<'_>> {
-        let at = self.at.read();
-        if at.is_refused { Err(FsError::TryLater) } else { Ok(Here(at)) }
+    /// Runs a request in the current pool.
+    fn request<T>(&self, run: impl FnOnce(&RelayTargetGuard<'_>) -> FsResult<T>) -> FsResult<T> {
+        run(&self.here()?)
     }
 
-    /// Returns the file system and a number in it for a commit, which is counted.
-    fn begin_commit(&self, ino: Ino) -> FsResult<(Arc<dyn FileSystem>, Ino, Commit)> {
+    fn here(&self) -> FsResult<RelayTargetGuard<'_>> {
+        let at = self.at.read();
+        if at.is_refused { Err(FsError::TryLater) } else { Ok(RelayTargetGuard(at)) }
+    }
+
+    fn begin_commit(&self, ino: Ino) -> FsResult<(Arc<dyn FileSystem>, Ino, RelayCommit)> {
         let here = self.here()?;
         let ino = here.numbers.below(ino)?;
-        Ok((Arc::clone(&here.fs), ino, Commit::begin(&self.commits)))
+        Ok((Arc::clone(&here.fs), ino, RelayCommit::begin(&self.commits)))
     }
 }
 
 impl FileSystem for Relay {
+    engine::forward! { request:
+        resolve lookup getattr access parent_of name_in setattr create symlink readlink link
+        link_over unlink rmdir read write_some cookie_verifier getxattr setxattr listxattr
+        removexattr tmpfile fallocate seek copy_range fsync rename sync
+    }
+
     fn main_fileset(&self) -> FilesetUuid {
         self.fileset
     }
@@ -296,205 +293,57 @@ impl FileSystem for Relay {
         self.verifier
     }
 
-    fn resolve(&self, caller: &Caller, handle: Handle) -> FsResult<Attr> {
-        let here = self.here()?;
-        let ino = here.numbers.below(handle.ino)?;
-        here.attr(here.fs.resolve(caller, Handle { ino, ..handle }))
-    }
-
-    /// LOCK: from within another request of the same thread, so whoever stops requests and waits
-    /// for that one is not waited for.
-    fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> Handle {
+    /// LOCK: recursive. This thread may be inside another request: a plain read would wait behind a
+    /// stop, and the stop waits for that request.
+    fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> FileHandle {
         let at = self.at.read_recursive();
         match at.numbers.below(attr.ino) {
             Ok(ino) => {
                 let below = Attr { ino, ..attr.clone() };
-                Handle { ino: attr.ino, ..at.fs.handle_of(&below, fileset) }
+                FileHandle { ino: attr.ino, ..at.fs.handle_of(&below, fileset) }
             }
             Err(_) => attr.handle(fileset),
         }
     }
 
-    fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        let here = self.here()?;
-        here.attr(here.fs.lookup(caller, here.numbers.below(parent)?, name))
-    }
-
-    fn parent_of(&self, ino: Ino) -> FsResult<(Ino, FileKind)> {
-        let here = self.here()?;
-        let (parent, kind) = here.fs.parent_of(here.numbers.below(ino)?)?;
-        Ok((here.numbers.shown(parent), kind))
-    }
-
-    fn name_in(&self, directory: Ino, ino: Ino) -> FsResult<Vec<u8>> {
-        let here = self.here()?;
-        here.fs.name_in(here.numbers.below(directory)?, here.numbers.below(ino)?)
-    }
-
-    /// RY4.
+    /// Never waits (RY4).
     fn forget(&self, ino: Ino, count: u64) {
         loop {
             if let Some(at) = self.at.try_read() {
                 return at.give_back(vec![(ino, count)]);
             }
-            // Somebody stops requests, or has just let them go on.
+            // During a stop, queues the references.
             let mut late = self.late.lock();
             if late.is_kept {
                 return late.given_back.push((ino, count));
             }
             drop(late);
-            // LOCK: `go_on` waits for requests that are under way, and may for long.
+            // LOCK: recursive, since a plain read fails while `go_on` waits, maybe for long.
             if let Some(at) = self.at.try_read_recursive() {
                 return at.give_back(vec![(ino, count)]);
             }
-            // It is written for a moment: by `go_on`, or behind a stop.
+            // The lock is held exclusively, but only for a moment: by `go_on`, or after a stop.
             std::thread::yield_now();
         }
     }
 
-    fn getattr(&self, caller: &Caller, ino: Ino) -> FsResult<Attr> {
-        let here = self.here()?;
-        here.attr(here.fs.getattr(caller, here.numbers.below(ino)?))
-    }
-
-    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
-        let here = self.here()?;
-        here.fs.access(caller, here.numbers.below(ino)?)
-    }
-
-    fn setattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        change: &SetAttr,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        let here = self.here()?;
-        let ino = here.numbers.below(ino)?;
-        here.attr(here.with_around(around, |it| here.fs.setattr(caller, ino, change, it)))
-    }
-
-    fn create(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        new: NewInode,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        let here = self.here()?;
-        let parent = here.numbers.below(parent)?;
-        here.attr(here.with_around(around, |it| here.fs.create(caller, parent, name, new, it)))
-    }
-
-    fn symlink(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        target: &[u8],
-        new: NewInode,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        let here = self.here()?;
-        let parent = here.numbers.below(parent)?;
-        let make = |it: Option<&mut Around>| here.fs.symlink(caller, parent, name, target, new, it);
-        here.attr(here.with_around(around, make))
-    }
-
-    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
-        let here = self.here()?;
-        here.fs.readlink(caller, here.numbers.below(ino)?)
-    }
-
-    fn link(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        parent: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        let here = self.here()?;
-        let (ino, parent) = (here.numbers.below(ino)?, here.numbers.below(parent)?);
-        here.attr(here.with_around(around, |it| here.fs.link(caller, ino, parent, name, it)))
-    }
-
-    fn link_over(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        let here = self.here()?;
-        let (ino, parent) = (here.numbers.below(ino)?, here.numbers.below(parent)?);
-        here.attr(here.fs.link_over(caller, ino, parent, name))
-    }
-
-    fn unlink(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        let here = self.here()?;
-        let parent = here.numbers.below(parent)?;
-        here.with_around(around, |it| here.fs.unlink(caller, parent, name, it))
-    }
-
-    fn rmdir(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        let here = self.here()?;
-        let parent = here.numbers.below(parent)?;
-        here.with_around(around, |it| here.fs.rmdir(caller, parent, name, it))
-    }
-
-    fn rename(
-        &self,
-        caller: &Caller,
-        source: (Ino, &[u8]),
-        target: (Ino, &[u8]),
-        mode: RenameMode,
-        mut around: Option<&mut [Around; 2]>,
-    ) -> FsResult<()> {
-        let here = self.here()?;
-        let source = (here.numbers.below(source.0)?, source.1);
-        let target = (here.numbers.below(target.0)?, target.1);
-        let done = here.fs.rename(caller, source, target, mode, around.as_deref_mut());
-        around.into_iter().flatten().for_each(|around| here.around(around));
-        done
-    }
-
-    fn read(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        length_bytes: usize,
-        into: &mut Vec<u8>,
-    ) -> FsResult<usize> {
-        let here = self.here()?;
-        here.fs.read(caller, here.numbers.below(ino)?, offset, length_bytes, into)
-    }
-
-    fn read_each(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
-        let refuse_all = |error: &FsError, told: &mut ReadTold<'_>| {
+    fn read_each(&self, asked: &[FileReadRequest<'_>], told: &mut ReadCallback<'_>) {
+        let refuse_all = |error: &FsError, told: &mut ReadCallback<'_>| {
             (0..asked.len()).for_each(|index| told(index, Err(error.clone())));
         };
         let here = match self.here() {
             Ok(here) => here,
             Err(error) => return refuse_all(&error, told),
         };
-        let below = asked
-            .iter()
-            .map(|asked| here.numbers.below(asked.ino).map(|ino| ReadAsked { ino, ..*asked }));
+        let below = asked.iter().map(|asked| {
+            here.numbers.below(asked.ino).map(|ino| FileReadRequest { ino, ..*asked })
+        });
         match below.collect::<FsResult<Vec<_>>>() {
             Ok(below) => here.fs.read_each(&below, told),
-            // Of several files one that is not there makes the others wait for no other answer.
+            // One stale file must not fail the reads of the others.
             Err(_) => {
                 for (index, asked) in asked.iter().enumerate() {
-                    let ReadAsked { caller, ino, offset, length_bytes } = asked;
+                    let FileReadRequest { caller, ino, offset, length_bytes } = asked;
                     let mut bytes = Vec::new();
                     let below = here.numbers.below(*ino);
                     let read = below.and_then(|ino| {
@@ -505,27 +354,6 @@ impl FileSystem for Relay {
                 }
             }
         }
-    }
-
-    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        let here = self.here()?;
-        here.fs.write(caller, here.numbers.below(ino)?, offset, data)
-    }
-
-    fn write_some(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        data: &Data<'_>,
-        stability: Stability,
-        around: Option<&mut Around>,
-    ) -> FsResult<usize> {
-        let here = self.here()?;
-        let ino = here.numbers.below(ino)?;
-        let write =
-            |it: Option<&mut Around>| here.fs.write_some(caller, ino, offset, data, stability, it);
-        here.with_around(around, write)
     }
 
     fn run_deferred_work(&self) {
@@ -567,88 +395,6 @@ impl FileSystem for Relay {
         })
     }
 
-    fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
-        let here = self.here()?;
-        here.fs.cookie_verifier(caller, here.numbers.below(ino)?)
-    }
-
-    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        let here = self.here()?;
-        here.fs.getxattr(caller, here.numbers.below(ino)?, name)
-    }
-
-    fn setxattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        let here = self.here()?;
-        let ino = here.numbers.below(ino)?;
-        let set = |it: Option<&mut Around>| here.fs.setxattr(caller, ino, name, value, mode, it);
-        here.with_around(around, set)
-    }
-
-    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
-        let here = self.here()?;
-        here.fs.listxattr(caller, here.numbers.below(ino)?)
-    }
-
-    fn removexattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        let here = self.here()?;
-        let ino = here.numbers.below(ino)?;
-        here.with_around(around, |it| here.fs.removexattr(caller, ino, name, it))
-    }
-
-    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
-        let here = self.here()?;
-        here.attr(here.fs.tmpfile(caller, here.numbers.below(parent)?, new))
-    }
-
-    fn fallocate(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        length_bytes: u64,
-        mode: Fallocate,
-    ) -> FsResult<()> {
-        let here = self.here()?;
-        here.fs.fallocate(caller, here.numbers.below(ino)?, offset, length_bytes, mode)
-    }
-
-    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        let here = self.here()?;
-        here.fs.seek(caller, here.numbers.below(ino)?, offset, what)
-    }
-
-    fn copy_range(
-        &self,
-        caller: &Caller,
-        source: (Ino, u64),
-        target: (Ino, u64),
-        length_bytes: u64,
-    ) -> FsResult<u64> {
-        let here = self.here()?;
-        let source = (here.numbers.below(source.0)?, source.1);
-        let target = (here.numbers.below(target.0)?, target.1);
-        here.fs.copy_range(caller, source, target, length_bytes)
-    }
-
-    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> FsResult<()> {
-        let here = self.here()?;
-        here.fs.fsync(caller, here.numbers.below(ino)?, data_only)
-    }
-
     fn commit_then(&self, caller: &Caller, ino: Ino, data_only: bool, completion: Completion) {
         match self.begin_commit(ino) {
             Ok((fs, ino, commit)) => {
@@ -665,21 +411,19 @@ impl FileSystem for Relay {
             let here = self.here();
             for (ino, completion) in files {
                 match here.as_ref().map_err(FsError::clone).and_then(|it| it.numbers.below(ino)) {
-                    Ok(ino) => below.push((ino, counted(Commit::begin(&self.commits), completion))),
+                    Ok(ino) => {
+                        below.push((ino, counted(RelayCommit::begin(&self.commits), completion)))
+                    }
                     Err(error) => refused.push((error, completion)),
                 }
             }
             to = here.ok().map(|here| Arc::clone(&here.fs)).or(to);
         }
         refused.into_iter().for_each(|(error, completion)| completion(Err(error)));
-        // No lock is held: the thread may be kept for the commits of others.
+        // Without a lock: this thread may become the leader for other commits.
         if let Some(fs) = to.filter(|_| !below.is_empty()) {
             fs.commit_each(caller, below);
         }
-    }
-
-    fn sync(&self) -> FsResult<()> {
-        self.here()?.fs.sync()
     }
 
     fn statfs(&self, caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
@@ -691,8 +435,7 @@ fn empty_entry() -> DirEntry {
     DirEntry { name: Vec::new(), ino: Ino(0), kind: FileKind::Regular, cookie: 0 }
 }
 
-/// Returns what calls `completion`, and then counts the commit no more.
-fn counted(commit: Commit, completion: Completion) -> Completion {
+fn counted(commit: RelayCommit, completion: Completion) -> Completion {
     Box::new(move |done| {
         completion(done);
         drop(commit);

@@ -1,10 +1,10 @@
-//! Requests that wait, references that are given back meanwhile, and commits that are under way.
+//! Waiting requests, references released during a stop, and commits in progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 
-use engine::vnode::api::FileKind;
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::api::FileKind;
+use engine::{Pool, PoolCreateOptions, PoolOpenOptions};
 use runtime::clock::ManualClock;
 use storage::device::{MemoryDevice, SharedDevice};
 
@@ -14,10 +14,10 @@ const POOL_BYTES: u64 = 16 << 20;
 
 fn pool() -> Arc<dyn FileSystem> {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+    let create = PoolCreateOptions::new(POOL_BYTES, [3; 64]);
     Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
     let clock = Arc::new(ManualClock::new());
-    Arc::new(Pool::open(device, clock, OpenOptions::default()).expect("it opens"))
+    Arc::new(Pool::open(device, clock, PoolOpenOptions::default()).expect("it opens"))
 }
 
 fn relay() -> Arc<Relay> {
@@ -31,8 +31,8 @@ fn file(relay: &Relay) -> Attr {
     relay.create(&Caller::root(), relay.root(), b"file", new, None).expect("there is room")
 }
 
-/// Goal: a request that comes while others are stopped waits, and is answered when they go on; who
-/// gives a reference back does not wait, and it is given back then (RY2, RY4).
+/// Goal: a request during a stop waits (RY2). A reference released during the stop is queued
+/// without waiting (RY4), and released afterwards.
 #[test]
 fn requests_wait_while_they_are_stopped_and_references_do_not() {
     let relay = relay();
@@ -57,9 +57,9 @@ fn requests_wait_while_they_are_stopped_and_references_do_not() {
     assert_eq!(gone, Err(FsError::Stale), "nobody holds it any more");
 }
 
-/// A file system of which one request takes until it is told to end, and commits too.
+/// A file system with one request, and commits, that block until released by the test.
 fn slow(relay: &Relay, work: impl FnOnce()) -> (bool, bool) {
-    let commit = Commit::begin(&relay.commits);
+    let commit = RelayCommit::begin(&relay.commits);
     let by_commit = relay.stop().is_some();
     drop(commit);
     let here = relay.here().expect("it is known where it is");
@@ -69,8 +69,8 @@ fn slow(relay: &Relay, work: impl FnOnce()) -> (bool, bool) {
     (by_commit, by_request)
 }
 
-/// Goal: a request or a commit that takes long is not waited for, and keeps nobody waiting then;
-/// what was given back meanwhile is.
+/// Goal: a stop gives up on a long request or commit, blocks nothing afterwards, and releases the
+/// queued references.
 #[test]
 fn what_takes_long_is_not_waited_for() {
     let relay = relay();
@@ -80,8 +80,8 @@ fn what_takes_long_is_not_waited_for() {
     assert!(relay.stop().is_some(), "none is under way any more");
 }
 
-/// Goal: a commit that is answered later is waited for, and a thread that is kept for the commits
-/// of others is not (RY2): it holds nothing.
+/// Goal: a stop waits for an asynchronous commit, but not for a thread that stays as the leader of
+/// other commits (RY2).
 #[test]
 fn a_commit_is_under_way_until_it_is_answered() {
     let relay = relay();
@@ -89,7 +89,7 @@ fn a_commit_is_under_way_until_it_is_answered() {
     let (tell, told) = channel();
     let fs = Arc::clone(&relay);
     let completion = Box::new(move |done: FsResult<()>| {
-        // Whoever answers gives references back: that does not wait, stopped or not.
+        // The completing thread releases references, which must not wait, stopped or not.
         fs.forget(made.ino, 0);
         tell.send((done, *fs.commits.count.lock())).expect("somebody listens");
     });
@@ -98,7 +98,8 @@ fn a_commit_is_under_way_until_it_is_answered() {
     assert_eq!(*relay.commits.count.lock(), 0);
 }
 
-/// Goal: where nobody knows where the fileset is each request is refused, and goes on afterwards.
+/// Goal: each request is refused while the location of the fileset is uncertain, and works
+/// afterwards.
 #[test]
 fn requests_are_refused_until_it_is_known_where_they_belong() {
     let relay = relay();
@@ -116,8 +117,7 @@ fn requests_are_refused_until_it_is_known_where_they_belong() {
     assert!(relay.getattr(&Caller::root(), made.ino).is_ok());
 }
 
-/// Goal: a reference is given back while requests are let go on that were refused, though one that
-/// is under way keeps that waiting (RY4).
+/// Goal: a reference is released while `go_on` waits for a running request (RY4).
 #[test]
 fn a_reference_waits_for_no_request_that_is_under_way() {
     const UNDER_WAY: std::time::Duration = std::time::Duration::from_secs(2);
@@ -130,7 +130,7 @@ fn a_reference_waits_for_no_request_that_is_under_way() {
     std::thread::scope(|scope| {
         let under_way = relay.at.read();
         scope.spawn(|| relay.go_on());
-        // Until it waits.
+        // Until `go_on` waits for the lock.
         while relay.at.try_read().is_some() && begun.elapsed() < UNDER_WAY {
             std::thread::yield_now();
         }

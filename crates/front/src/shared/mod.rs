@@ -1,32 +1,34 @@
-//! Several fronts of one fileset: who is told what the others have changed.
+//! Cache coherence between several fronts of one fileset: a change through one front invalidates
+//! the kernel caches of the other mounts.
 //!
 //! ```text
-//!   mount A --> Teller --\                      /--> the same file system
+//!   mount A --> Teller --\                      /--> one file system
 //!   mount B --> Teller ---+--- each change ----+
 //!   exports --> Teller --/          |
 //!                                   v
-//!                        Viewer of A, of B: what to ask again
+//!                        Viewers of the other mounts: inodes to invalidate
 //! ```
 //!
-//! A front reaches the file system through a [`Teller`], which does what is asked, and then tells
-//! the [`Viewer`] of every other mount of that fileset. A mount that is alone has neither. What a
-//! viewer does with it: a file that is opened is asked for again, whatever the kernel remembers of
-//! it; and the kernel is told that attributes are to be asked for again, by a thread of the mount.
+//! A [`NotifyingFileSystem`] forwards a front's operations and reports changed inodes to the
+//! [`Viewer`] of every other mount of the fileset. A viewer makes the next open of a changed file
+//! repeat its lookup, and sends the kernel invalidations of attributes. An unshared mount has
+//! neither.
 //!
 //! # Invariants
 //!
-//! - SH1: When a change is answered, every other viewer of its fileset knows of it. So whoever
-//!   opens a file afterwards is served what was changed: close-to-open.
-//! - SH2: Whoever tells a viewer never waits for a kernel: a request would wait for another, whose
-//!   locks it may hold. [`Viewer::tell_each`] has a thread of its own.
-//! - SH3: What a viewer knows is bounded ([`NOTICES_MAX`], [`CHANGED_MAX`], [`ASKED_MAX`]). What
-//!   does not fit is taken to be changed: names and attributes are kept for a second at most.
-//! - SH4: The references that a mount holds are given back when it ends: its kernel does not.
-//! - SH5: Where a name led that a change leads elsewhere is looked up while no other front changes
-//!   that name: so the file that was replaced is told, whoever made it a moment ago.
+//! - SH1: Before a change is answered, every other viewer of the fileset has it. So a later open
+//!   serves the changed contents (close-to-open consistency).
+//! - SH2: Reporting a change never waits for a kernel, which may wait for a request that needs the
+//!   reporter's locks. [`Viewer::tell_each`] runs on a thread of its own.
+//! - SH3: A viewer's memory is bounded ([`NOTICES_MAX`], [`CHANGED_MAX`], [`ASKED_MAX`]). On
+//!   overflow every file counts as changed. The kernel caches names and attributes for a second at
+//!   most.
+//! - SH4: References of a mount's kernel are released when the mount ends, as the kernel sends no
+//!   FORGET then.
+//! - SH5: Before a change redirects a name, its old target is looked up while no other front can
+//!   change the name. So the replaced file is reported, even a recent one.
 //!
-//! Not here: what the kernel is sent (`fuse`), and how long it keeps what it was told
-//! (`fuse::kernel::encode`).
+//! Not here: messages to the kernel (`fuse`), cache lifetimes (`fuse::kernel::encode`).
 
 mod teller;
 mod viewer;
@@ -35,45 +37,44 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use engine::vnode::api::Ino;
+use engine::api::Ino;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use runtime::clock::Clock;
 
-pub use teller::Teller;
+pub use teller::NotifyingFileSystem;
 pub use viewer::{
-    ASKED_MAX, ASKED_TIME_NS, CHANGED_MAX, CHANGED_TIME_NS, NOTICES_MAX, Told, Viewer,
+    ASKED_MAX, ASKED_TIME_NS, CHANGED_MAX, CHANGED_TIME_NS, NOTICES_MAX, Viewer, ViewerCounts,
 };
 
-/// Locks of names: two changes of one name are apart, and of others seldom wait for each other.
+/// Locks of names. Changes of one name exclude each other. Two names seldom share a lock.
 const NAME_LOCKS: usize = 64;
 const LOCKS_U64: u64 = 64;
 
-/// Who is shown which fileset of a pool.
-pub struct Shares {
+/// The viewers of all shared filesets of a pool.
+pub struct SharedFilesets {
     clock: Arc<dyn Clock>,
-    /// Those that are there, beside some that have gone.
     viewers: RwLock<Vec<Weak<Viewer>>>,
-    /// How many are there: whoever finds none has nobody to tell.
+    /// Live viewers. Zero makes every change skip the reporting.
     count: Arc<AtomicUsize>,
-    /// SH5. By a hash of directory and name.
+    /// Locks of names (SH5), indexed by a hash of directory and name.
     names: [Mutex<()>; NAME_LOCKS],
 }
 
-impl std::fmt::Debug for Shares {
+impl std::fmt::Debug for SharedFilesets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shares").field("count", &self.count).finish_non_exhaustive()
     }
 }
 
-impl Shares {
-    /// Returns the shares of a pool that nobody is shown yet.
+impl SharedFilesets {
+    /// Returns a registry without viewers.
     #[must_use]
-    pub fn new(clock: Arc<dyn Clock>) -> Arc<Shares> {
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<SharedFilesets> {
         let names = std::array::from_fn(|_| Mutex::new(()));
-        Arc::new(Shares { clock, viewers: RwLock::default(), count: Arc::default(), names })
+        Arc::new(SharedFilesets { clock, viewers: RwLock::default(), count: Arc::default(), names })
     }
 
-    /// Shows somebody the fileset of `root`, as long as the viewer lives.
+    /// Registers a mount of the fileset of `root`, until the viewer is dropped.
     #[must_use]
     pub fn join(&self, root: Ino) -> Arc<Viewer> {
         let (clock, count) = (Arc::clone(&self.clock), Arc::clone(&self.count));
@@ -84,7 +85,7 @@ impl Shares {
         viewer
     }
 
-    /// SH5: keeps others from changing where these names lead, until what this returns is dropped.
+    /// Blocks changes of these names by other fronts until the guards are dropped (SH5).
     fn lock_names(&self, names: &[(Ino, &[u8])]) -> Vec<MutexGuard<'_, ()>> {
         let index_of = |(directory, name): &(Ino, &[u8])| {
             let mut hasher = std::hash::DefaultHasher::new();
@@ -92,13 +93,12 @@ impl Shares {
             usize::try_from(hasher.finish() % LOCKS_U64).unwrap_or(0)
         };
         let mut indexes: Vec<usize> = names.iter().map(index_of).collect();
-        // LOCK: by rising index, each once.
+        // LOCK: by rising index, and no lock twice.
         indexes.sort_unstable();
         indexes.dedup();
         indexes.into_iter().map(|index| self.names[index].lock()).collect()
     }
 
-    /// Returns those who are shown the fileset of `ino`, but for `own`.
     fn others(&self, ino: Ino, own: Option<&Arc<Viewer>>) -> Vec<Arc<Viewer>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Vec::new();

@@ -1,35 +1,34 @@
-//! The file system as one of several fronts reaches it.
+//! A [`FileSystem`] wrapper that reports each change to the other mounts of the fileset.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileKind, FileSystem,
-    FilesetUuid, FsResult, Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr,
-    Stability, StatFs, XattrMode,
+use engine::api::{
+    AccessRights, Attr, AttributeChange, Caller, Completion, DirEntry, Fallocate, FileHandle,
+    FileKind, FileReadRequest, FileSystem, FilesetUuid, FsResult, Ino, NewInode, ReadCallback,
+    RenameMode, Seek, SetAttr, Stability, StatFs, WriteData, XattrMode,
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Shares, Viewer};
+use super::{SharedFilesets, Viewer};
 
-/// Asks for names as they are, whoever it is that changes them.
+/// Root credentials, to look up a name's target whatever the permissions of the caller.
 static ANYBODY: Caller = Caller::checked_by_kernel(0, 0);
 
-/// Does what a front asks, and tells the others what it has changed.
-pub struct Teller {
+/// The file system of one front, with reporting of changes to the other viewers.
+pub struct NotifyingFileSystem {
     fs: Arc<dyn FileSystem>,
-    shares: Arc<Shares>,
-    own: Option<Own>,
+    shares: Arc<SharedFilesets>,
+    own: Option<OwnViewer>,
 }
 
-/// What a front has that is a mount.
-struct Own {
+struct OwnViewer {
     viewer: Arc<Viewer>,
-    /// References that its kernel holds (SH4).
+    /// References that the mount's kernel holds (SH4).
     references: Mutex<HashMap<Ino, u64>>,
 }
 
-impl Drop for Teller {
+impl Drop for NotifyingFileSystem {
     fn drop(&mut self) {
         let Some(own) = &self.own else { return };
         for (ino, count) in std::mem::take(&mut *own.references.lock()) {
@@ -38,31 +37,30 @@ impl Drop for Teller {
     }
 }
 
-impl Teller {
-    /// Returns `fs` for a front that keeps nothing it was told.
+impl NotifyingFileSystem {
+    /// Wraps `fs` for a front without a cache of its own (NFS exports).
     #[must_use]
-    pub fn of(fs: Arc<dyn FileSystem>, shares: &Arc<Shares>) -> Arc<Teller> {
-        Arc::new(Teller { fs, shares: Arc::clone(shares), own: None })
+    pub fn of(fs: Arc<dyn FileSystem>, shares: &Arc<SharedFilesets>) -> Arc<NotifyingFileSystem> {
+        Arc::new(NotifyingFileSystem { fs, shares: Arc::clone(shares), own: None })
     }
 
-    /// Returns `fs` for the mount that `viewer` is, which is told nothing of what it changes.
+    /// Wraps `fs` for the mount of `viewer`. The viewer gets no reports of its own mount's changes.
     #[must_use]
     pub fn for_viewer(
         fs: Arc<dyn FileSystem>,
-        shares: &Arc<Shares>,
+        shares: &Arc<SharedFilesets>,
         viewer: &Arc<Viewer>,
-    ) -> Arc<Teller> {
-        let own = Own { viewer: Arc::clone(viewer), references: Mutex::default() };
-        Arc::new(Teller { fs, shares: Arc::clone(shares), own: Some(own) })
+    ) -> Arc<NotifyingFileSystem> {
+        let own = OwnViewer { viewer: Arc::clone(viewer), references: Mutex::default() };
+        Arc::new(NotifyingFileSystem { fs, shares: Arc::clone(shares), own: Some(own) })
     }
 
-    /// Returns those who are to be told of changes to what `ino` is in.
     fn others(&self, ino: Ino) -> Vec<Arc<Viewer>> {
         self.shares.others(ino, self.own.as_ref().map(|own| &own.viewer))
     }
 
-    /// SH1: called when a change is done and not yet answered; also after an error where some of it
-    /// may be done.
+    /// Reports changed inodes, after the change and before its answer (SH1). Also called after an
+    /// error, if a part of the change may have happened.
     fn tell(&self, inos: &[Ino]) {
         let Some(first) = inos.first() else { return };
         for other in self.others(*first) {
@@ -70,7 +68,8 @@ impl Teller {
         }
     }
 
-    /// SH5: keeps other fronts from changing where names lead, if anybody is to be told of it.
+    /// Locks the names against changes by other fronts, or nothing if there is no other viewer
+    /// (SH5).
     fn alone_with(&self, names: &[(Ino, &[u8])]) -> Vec<MutexGuard<'_, ()>> {
         let Some((directory, _)) = names.first() else { return Vec::new() };
         if self.others(*directory).is_empty() {
@@ -79,7 +78,7 @@ impl Teller {
         self.shares.lock_names(names)
     }
 
-    /// Returns where names lead that are about to lead elsewhere, as far as anybody is to be told.
+    /// Returns the current targets of names about to change, or none without other viewers.
     fn led_to(&self, names: &[(Ino, &[u8])]) -> Vec<Ino> {
         let Some((directory, _)) = names.first() else { return Vec::new() };
         if self.others(*directory).is_empty() {
@@ -95,7 +94,7 @@ impl Teller {
         found
     }
 
-    /// Counts a reference that was taken (SH4).
+    /// Counts a reference given to the kernel (SH4).
     fn taken(&self, attr: Attr) -> Attr {
         if let Some(own) = &self.own {
             *own.references.lock().entry(attr.ino).or_default() += 1;
@@ -104,7 +103,19 @@ impl Teller {
     }
 }
 
-impl FileSystem for Teller {
+impl NotifyingFileSystem {
+    /// Runs a request that changes nothing.
+    fn unwatched<T>(&self, run: impl FnOnce(&Arc<dyn FileSystem>) -> FsResult<T>) -> FsResult<T> {
+        run(&self.fs)
+    }
+}
+
+impl FileSystem for NotifyingFileSystem {
+    engine::forward! { unwatched:
+        getattr access parent_of name_in readlink read seek cookie_verifier getxattr
+        listxattr fsync sync
+    }
+
     fn main_fileset(&self) -> FilesetUuid {
         self.fs.main_fileset()
     }
@@ -121,24 +132,16 @@ impl FileSystem for Teller {
         self.fs.verifier()
     }
 
-    fn resolve(&self, caller: &Caller, handle: Handle) -> FsResult<Attr> {
+    fn resolve(&self, caller: &Caller, handle: FileHandle) -> FsResult<Attr> {
         self.fs.resolve(caller, handle).map(|attr| self.taken(attr))
     }
 
-    fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> Handle {
+    fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> FileHandle {
         self.fs.handle_of(attr, fileset)
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         self.fs.lookup(caller, parent, name).map(|attr| self.taken(attr))
-    }
-
-    fn parent_of(&self, ino: Ino) -> FsResult<(Ino, FileKind)> {
-        self.fs.parent_of(ino)
-    }
-
-    fn name_in(&self, directory: Ino, ino: Ino) -> FsResult<Vec<u8>> {
-        self.fs.name_in(directory, ino)
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -154,22 +157,14 @@ impl FileSystem for Teller {
         self.fs.forget(ino, count);
     }
 
-    fn getattr(&self, caller: &Caller, ino: Ino) -> FsResult<Attr> {
-        self.fs.getattr(caller, ino)
-    }
-
-    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
-        self.fs.access(caller, ino)
-    }
-
     fn setattr(
         &self,
         caller: &Caller,
         ino: Ino,
         change: &SetAttr,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
-        // A cut may fail behind the new size, and behind the new owner.
+        // A failed setattr may already have changed the size or the owner.
         let changed = self.fs.setattr(caller, ino, change, around);
         self.tell(&[ino]);
         changed
@@ -181,7 +176,7 @@ impl FileSystem for Teller {
         parent: Ino,
         name: &[u8],
         new: NewInode,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let _alone = self.alone_with(&[(parent, name)]);
         let made = self.fs.create(caller, parent, name, new, around)?;
@@ -196,16 +191,12 @@ impl FileSystem for Teller {
         name: &[u8],
         target: &[u8],
         new: NewInode,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let _alone = self.alone_with(&[(parent, name)]);
         let made = self.fs.symlink(caller, parent, name, target, new, around)?;
         self.tell(&[parent]);
         Ok(self.taken(made))
-    }
-
-    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
-        self.fs.readlink(caller, ino)
     }
 
     fn link(
@@ -214,7 +205,7 @@ impl FileSystem for Teller {
         ino: Ino,
         parent: Ino,
         name: &[u8],
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let _alone = self.alone_with(&[(parent, name)]);
         let linked = self.fs.link(caller, ino, parent, name, around)?;
@@ -236,7 +227,7 @@ impl FileSystem for Teller {
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         let _alone = self.alone_with(&[(parent, name)]);
         let mut changed = self.led_to(&[(parent, name)]);
@@ -251,7 +242,7 @@ impl FileSystem for Teller {
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         let _alone = self.alone_with(&[(parent, name)]);
         let mut changed = self.led_to(&[(parent, name)]);
@@ -267,7 +258,7 @@ impl FileSystem for Teller {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
-        around: Option<&mut [Around; 2]>,
+        around: Option<&mut [AttributeChange; 2]>,
     ) -> FsResult<()> {
         let _alone = self.alone_with(&[source, target]);
         let mut changed = self.led_to(&[source, target]);
@@ -277,25 +268,8 @@ impl FileSystem for Teller {
         Ok(())
     }
 
-    fn read(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        length_bytes: usize,
-        into: &mut Vec<u8>,
-    ) -> FsResult<usize> {
-        self.fs.read(caller, ino, offset, length_bytes, into)
-    }
-
-    fn read_each(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
+    fn read_each(&self, asked: &[FileReadRequest<'_>], told: &mut ReadCallback<'_>) {
         self.fs.read_each(asked, told);
-    }
-
-    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        let done = self.fs.write(caller, ino, offset, data);
-        self.tell(&[ino]);
-        done
     }
 
     fn write_some(
@@ -303,9 +277,9 @@ impl FileSystem for Teller {
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &Data<'_>,
+        data: &WriteData<'_>,
         stability: Stability,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<usize> {
         let done = self.fs.write_some(caller, ino, offset, data, stability, around);
         self.tell(&[ino]);
@@ -346,14 +320,6 @@ impl FileSystem for Teller {
         })
     }
 
-    fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
-        self.fs.cookie_verifier(caller, ino)
-    }
-
-    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        self.fs.getxattr(caller, ino, name)
-    }
-
     fn setxattr(
         &self,
         caller: &Caller,
@@ -361,15 +327,11 @@ impl FileSystem for Teller {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         self.fs.setxattr(caller, ino, name, value, mode, around)?;
         self.tell(&[ino]);
         Ok(())
-    }
-
-    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
-        self.fs.listxattr(caller, ino)
     }
 
     fn removexattr(
@@ -377,7 +339,7 @@ impl FileSystem for Teller {
         caller: &Caller,
         ino: Ino,
         name: &[u8],
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         self.fs.removexattr(caller, ino, name, around)?;
         self.tell(&[ino]);
@@ -401,10 +363,6 @@ impl FileSystem for Teller {
         done
     }
 
-    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        self.fs.seek(caller, ino, offset, what)
-    }
-
     fn copy_range(
         &self,
         caller: &Caller,
@@ -417,20 +375,12 @@ impl FileSystem for Teller {
         done
     }
 
-    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> FsResult<()> {
-        self.fs.fsync(caller, ino, data_only)
-    }
-
     fn commit_then(&self, caller: &Caller, ino: Ino, data_only: bool, completion: Completion) {
         self.fs.commit_then(caller, ino, data_only, completion);
     }
 
     fn commit_each(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
         self.fs.commit_each(caller, files);
-    }
-
-    fn sync(&self) -> FsResult<()> {
-        self.fs.sync()
     }
 
     fn statfs(&self, caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {

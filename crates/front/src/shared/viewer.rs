@@ -1,100 +1,99 @@
-//! What one mount must ask again.
+//! The files that one mount's kernel must revalidate.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engine::vnode::api::Ino;
+use engine::api::Ino;
 use parking_lot::{Condvar, Mutex};
 use runtime::clock::Clock;
 
-/// Most files of which the kernel is yet to be told. With more it is told of none of them.
+/// Most queued invalidations for the kernel. On overflow the queue is emptied.
 pub const NOTICES_MAX: usize = 4096;
-/// Most files of [`CHANGED_TIME_NS`] that are known as changed. With more all are taken to be.
+/// Most files remembered as changed per [`CHANGED_TIME_NS`]. On overflow every file counts as
+/// changed.
 pub const CHANGED_MAX: usize = 32 << 10;
-/// Most threads that are to look a file up again.
+/// Most threads remembered as sent back by ESTALE to repeat a lookup.
 pub const ASKED_MAX: usize = 16 << 10;
-/// How long a thread is waited for that is to: longer than a kernel takes for a look-up. One that
-/// has ended never comes.
+/// Lifetime of such a thread's record, longer than a kernel's lookup takes. A record of an ended
+/// thread is never used.
 pub const ASKED_TIME_NS: u64 = 60_000_000_000;
-/// How often it is looked, while there are so many, which of them come no more.
+/// Shortest time between searches for expired thread records.
 const SWEEP_TIME_NS: u64 = 1_000_000_000;
-/// How long a file is known as changed, and up to twice that: longer than a kernel keeps a name.
+/// Least time that a file counts as changed (at most twice as long). Longer than a kernel caches a
+/// name.
 pub const CHANGED_TIME_NS: u64 = 3_000_000_000;
 
-/// How long an open waits for a notice that is on its way.
+/// Longest wait of an open for an invalidation in flight.
 const NOTICE_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// What a viewer was told, for statistics.
+/// Counters of a viewer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// Notices that went to the kernel.
+pub struct ViewerCounts {
+    /// Invalidations sent to the kernel.
     pub notices: u64,
-    /// Files of which it is yet to be told.
+    /// Invalidations queued or in flight.
     pub waiting: u64,
-    /// How long after the changes the kernel had its notices, all together.
+    /// Sum of the delays from a change to the end of its invalidation.
     pub delay_ns: u64,
-    /// How often there were too many of them.
+    /// Overflows of the invalidation queue.
     pub overflows: u64,
-    /// Opens that were sent back to look the file up again.
+    /// Opens refused, so that the kernel repeats the lookup.
     pub opens_again: u64,
 }
 
-/// One who is shown a fileset.
+/// Changes by other fronts that concern one mount.
 #[derive(Debug)]
 pub struct Viewer {
     root: Ino,
     clock: Arc<dyn Clock>,
     count: Arc<AtomicUsize>,
-    known: Mutex<Known>,
-    /// There is something to tell, or it is over.
+    known: Mutex<ViewerState>,
     has_news: Condvar,
-    /// A notice has gone out.
     is_told: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    /// What the kernel is to be told, and since when, the oldest first, each once.
+struct ViewerState {
+    /// Queued invalidations with the time of the change, oldest first, each inode once.
     notices: VecDeque<(Ino, u64)>,
     waiting: HashSet<Ino>,
-    /// What it is being told.
     in_flight: Option<Ino>,
-    changed: Changed,
-    /// The threads that were sent back to look up again what they open, and what each has found.
-    asked: HashMap<u32, Asked>,
+    changed: RecentChanges,
+    /// Threads that must repeat a lookup, by thread id.
+    asked: HashMap<u32, RepeatedLookup>,
     swept_ns: u64,
-    told: Told,
+    told: ViewerCounts,
     is_over: bool,
 }
 
-/// What a thread that was sent back is to open.
+/// A thread that must repeat a lookup, and the inode that it is expected to open.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct RepeatedLookup {
     ino: Ino,
     since_ns: u64,
 }
 
-impl Asked {
+impl RepeatedLookup {
     fn is_over(self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.since_ns) >= ASKED_TIME_NS
     }
 }
 
-/// The files that others have changed of late.
+/// Files recently changed by other fronts, in two periods of [`CHANGED_TIME_NS`].
 #[derive(Debug, Default)]
-struct Changed {
-    /// Since `turned_ns`.
+struct RecentChanges {
+    /// Changed in the current period, since `turned_ns`.
     young: HashSet<Ino>,
-    /// In the time before.
+    /// Changed in the period before.
     old: HashSet<Ino>,
     turned_ns: u64,
-    /// Until when every file is taken to be changed.
+    /// Every file counts as changed until this time.
     all_until_ns: u64,
 }
 
-impl Changed {
+impl RecentChanges {
     fn turn(&mut self, now_ns: u64) {
         let since = now_ns.saturating_sub(self.turned_ns);
         if since >= CHANGED_TIME_NS {
@@ -130,7 +129,7 @@ impl Viewer {
         self.root
     }
 
-    /// Notes that somebody else has changed a file, or where a name leads that led to it.
+    /// Records inodes changed by another front, or former targets of a name it changed.
     pub(super) fn changed(&self, inos: &[Ino]) {
         let now_ns = self.clock.monotonic_ns();
         let mut known = self.known.lock();
@@ -141,29 +140,31 @@ impl Viewer {
         self.has_news.notify_one();
     }
 
-    /// Returns whether `thread` may open a file as the kernel remembers it. If others have changed
-    /// it of late it may not, once: it is to look it up again, and is let in then. A second refusal
-    /// the kernel would pass on to the program.
+    /// Returns whether `thread` may open a file from the kernel's cached entry.
+    ///
+    /// `false` if another front has recently changed the file, but only once per open: the kernel
+    /// then repeats lookup and open, and would pass a second refusal to the program.
     #[must_use]
     pub fn lets_open(&self, ino: Ino, thread: u32) -> bool {
         let now_ns = self.clock.monotonic_ns();
         let mut known = self.known.lock();
-        // A thread opens one file at a time, so what it was sent back for before is over.
+        // A thread opens one file at a time, so its earlier record is no longer needed.
         let asked = known.asked.remove(&thread).filter(|asked| !asked.is_over(now_ns));
         let was_asked = asked.is_some_and(|asked| asked.ino == ino);
         if !known.changed.has(ino, now_ns) {
             return true;
         }
         if was_asked || thread == 0 || !known.can_ask(now_ns) {
-            // Who opens by a descriptor looks nothing up.
+            // A refusal would not help: an open through a descriptor repeats no lookup. An
+            // invalidation follows instead.
             known.add_notice(ino, now_ns);
             self.has_news.notify_one();
             return true;
         }
-        known.asked.insert(thread, Asked { ino, since_ns: now_ns });
+        known.asked.insert(thread, RepeatedLookup { ino, since_ns: now_ns });
         known.told.opens_again += 1;
-        // A notice that goes out while the answer to a look-up is on its way would have the kernel
-        // drop that answer, and keep the size that it had.
+        // No invalidation may overtake the reply of the repeated lookup: the kernel would drop that
+        // reply and keep the old size.
         known.drop_notice(ino);
         if known.in_flight == Some(ino) {
             let _ = self.is_told.wait_for(&mut known, NOTICE_TIME_MAX);
@@ -171,20 +172,20 @@ impl Viewer {
         false
     }
 
-    /// Notes that `thread` is sent back to look up what it opens, for a reason of the caller's.
+    /// Records that `thread` must repeat its lookup of `ino`, for another reason than a change.
     pub fn send_back(&self, thread: u32, ino: Ino) {
         let now_ns = self.clock.monotonic_ns();
         let mut known = self.known.lock();
         if thread != 0 && known.can_ask(now_ns) {
-            known.asked.insert(thread, Asked { ino, since_ns: now_ns });
+            known.asked.insert(thread, RepeatedLookup { ino, since_ns: now_ns });
         }
     }
 
-    /// Notes what `thread` has found: of one that was sent back, what it will open, or that there
-    /// is nothing to open.
+    /// Records the inode found by a lookup of `thread`. If the lookup is repeated, the thread opens
+    /// this inode next.
     pub fn looked_up(&self, thread: u32, found: Option<Ino>) {
         let mut known = self.known.lock();
-        let Known { asked, .. } = &mut *known;
+        let ViewerState { asked, .. } = &mut *known;
         match (asked.get_mut(&thread), found) {
             (Some(kept), Some(found)) => kept.ino = found,
             (Some(_), None) => drop(asked.remove(&thread)),
@@ -192,8 +193,8 @@ impl Viewer {
         }
     }
 
-    /// Calls `tell` for each file whose attributes are to be asked for again, until
-    /// [`Viewer::end`]. It may wait: nothing is locked meanwhile.
+    /// Calls `tell` for each file to invalidate, until [`Viewer::end`]. `tell` may block, since no
+    /// lock is held.
     pub fn tell_each(&self, tell: &mut dyn FnMut(Ino)) {
         let mut known = self.known.lock();
         loop {
@@ -217,23 +218,23 @@ impl Viewer {
         }
     }
 
-    /// Has [`Viewer::tell_each`] return, now and later.
+    /// Makes [`Viewer::tell_each`] return, at once and on later calls.
     pub fn end(&self) {
         self.known.lock().is_over = true;
         self.has_news.notify_all();
     }
 
-    /// Returns what it was told.
+    /// Returns the counters.
     #[must_use]
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> ViewerCounts {
         let known = self.known.lock();
         let waiting = known.notices.len() + usize::from(known.in_flight.is_some());
-        Told { waiting: u64::try_from(waiting).unwrap_or(u64::MAX), ..known.told }
+        ViewerCounts { waiting: u64::try_from(waiting).unwrap_or(u64::MAX), ..known.told }
     }
 }
 
-impl Known {
-    /// Whether there is room for one more thread that is to look a file up again.
+impl ViewerState {
+    /// SH3: limits the remembered threads.
     fn can_ask(&mut self, now_ns: u64) -> bool {
         let is_full = self.asked.len() >= ASKED_MAX;
         if is_full && now_ns.saturating_sub(self.swept_ns) >= SWEEP_TIME_NS {
@@ -273,16 +274,16 @@ impl Drop for Viewer {
 mod tests {
     use runtime::clock::ManualClock;
 
-    use super::super::Shares;
+    use super::super::SharedFilesets;
     use super::*;
 
-    /// Goal: how far a kernel is behind is known. Method: a kernel that takes 5 ms for a notice.
+    /// Goal: the delay of invalidations is measured. Method: a kernel that takes 5 ms for each.
     #[test]
     fn what_waits_and_how_long_is_counted() {
         let clock = Arc::new(ManualClock::new());
-        let viewer = Shares::new(Arc::<ManualClock>::clone(&clock)).join(Ino(32));
+        let viewer = SharedFilesets::new(Arc::<ManualClock>::clone(&clock)).join(Ino(32));
         viewer.changed(&[Ino(33), Ino(34), Ino(33)]);
-        assert_eq!(viewer.told(), Told { waiting: 2, ..Told::default() });
+        assert_eq!(viewer.told(), ViewerCounts { waiting: 2, ..ViewerCounts::default() });
         let mut waiting = Vec::new();
         viewer.tell_each(&mut |ino| {
             waiting.push(viewer.told().waiting);
@@ -292,7 +293,7 @@ mod tests {
             }
         });
         assert_eq!(waiting, [2, 1]);
-        let expected = Told { notices: 2, delay_ns: 15_000_000, ..Told::default() };
+        let expected = ViewerCounts { notices: 2, delay_ns: 15_000_000, ..ViewerCounts::default() };
         assert_eq!(viewer.told(), expected);
     }
 }

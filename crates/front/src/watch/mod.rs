@@ -1,23 +1,21 @@
-//! What clients ask now, by file, for as long as somebody looks; and the last requests that were
-//! slow.
+//! A live view of client requests by file, and a log of the most recent slow requests.
 //!
-//! Both fronts tell the same [`Watch`]. Who looks asks again and again, and is told what happened
-//! since it asked last; where it asks no more, its look ends by itself. Requests that took long are
-//! kept whether anybody looks or not: those from [`SLOW_FROM`] on, and shorter ones while somebody
-//! wants to see them.
+//! Both fronts report to one [`Watch`]. An *observation* ([`Watch::look`]) counts requests by file.
+//! Its observer polls it for the counts since the last poll. Requests of [`SLOW_FROM`] or longer
+//! are always logged, shorter ones if an observer orders it ([`Watch::keep_slow`]).
 //!
 //! # Invariants
 //!
-//! - WA1: While nobody looks, a request that is not slow costs one comparison, and takes no lock.
-//! - WA2: Memory is bounded: [`LOOKS_MAX`] looks of [`FILES_MAX`] files each, and [`SLOW_MAX`]
-//!   requests. What has no room is counted, without its file.
-//! - WA3: A look ends at the time that it was given, [`LOOK_TIME_MAX`] at most: the next request
-//!   finds that out.
-//! - WA4: Nothing here keeps a file system open, and no path is looked for while a client waits.
+//! - WA1: Without observations, a request that is not slow costs one comparison and takes no lock.
+//! - WA2: Memory is bounded: [`LOOKS_MAX`] observations of [`FILES_MAX`] files each, and
+//!   [`SLOW_MAX`] slow requests. On overflow requests are counted without their file.
+//! - WA3: An observation ends at its given time, after [`LOOK_TIME_MAX`] at most. The next request
+//!   or poll notices the expiry.
+//! - WA4: A watch keeps no file system open, and no client waits for a path search.
 //!
 //! # Concurrency
 //!
-//! One lock, the last of all: nothing else is done under it.
+//! One lock, the last in the lock order: under it nothing outside this module is called.
 
 mod prefix;
 
@@ -27,46 +25,51 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use engine::vnode::api::{FileSystem, Ino};
+use engine::api::{FileSystem, Ino};
 use parking_lot::Mutex;
 
-pub use self::prefix::{DEPTH_MAX, OfPrefix, PREFIXES_MAX, by_prefix};
+pub use self::prefix::{DEPTH_MAX, PREFIXES_MAX, PrefixTally, by_prefix};
 
-/// Most that look at a time, and most that want to see shorter requests than [`SLOW_FROM`].
+/// Most concurrent observations, and most concurrent orders to log requests below [`SLOW_FROM`].
 pub const LOOKS_MAX: usize = 4;
-/// Longest time for which files are counted without being asked for.
+/// Longest time between polls of an observation.
 pub const LOOK_TIME_MAX: Duration = Duration::from_secs(600);
-/// Most files of all clients that one look tells apart from one question to the next: some 8 MiB.
+/// Most files of all clients that one observation counts separately between polls, some 8 MiB.
 pub const FILES_MAX: usize = 65_536;
-/// Most slow requests that are kept: some 200 KiB.
+/// Most slow requests kept, some 200 KiB.
 pub const SLOW_MAX: usize = 1024;
-/// From here on a request is kept in any case: a disk that turns answers in a tenth of it, and
-/// people notice.
+/// Latency from which a request is always kept. A hard disk answers in a tenth of it, and users
+/// notice such a delay.
 pub const SLOW_FROM: Duration = Duration::from_millis(250);
 
-/// Where a client reaches files: a mount, or an export.
-pub struct Place {
+/// A mount or an export, through which clients reach files.
+pub struct AccessPoint {
     number: u64,
     /// The front: `fuse` or `nfs`.
     pub front: &'static str,
-    /// What people call it, as an absolute path: the directory of a mount, the name of an export.
+    /// Absolute path: the mount point, or the name of the export.
     pub name: String,
-    /// `None`: it is gone.
+    /// `None` in tests, for a file system that is closed.
     fs: Option<Weak<dyn FileSystem>>,
     root: Ino,
 }
 
-impl Place {
-    /// Returns the place where `root` of `fs` appears.
+impl AccessPoint {
+    /// Returns the access point at which `root` of `fs` appears.
     #[must_use]
-    pub fn new(front: &'static str, name: String, fs: &Arc<dyn FileSystem>, root: Ino) -> Place {
-        Place { fs: Some(Arc::downgrade(fs)), ..Place::of_nothing(front, name, root) }
+    pub fn new(
+        front: &'static str,
+        name: String,
+        fs: &Arc<dyn FileSystem>,
+        root: Ino,
+    ) -> AccessPoint {
+        AccessPoint { fs: Some(Arc::downgrade(fs)), ..AccessPoint::of_nothing(front, name, root) }
     }
 
-    fn of_nothing(front: &'static str, name: String, root: Ino) -> Place {
+    fn of_nothing(front: &'static str, name: String, root: Ino) -> AccessPoint {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Place { number, front, name, fs: None, root }
+        AccessPoint { number, front, name, fs: None, root }
     }
 
     fn fs(&self) -> Option<Arc<dyn FileSystem>> {
@@ -74,53 +77,53 @@ impl Place {
     }
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for AccessPoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Place").field("front", &self.front).field("name", &self.name).finish()
     }
 }
 
-/// Who asks.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asker {
-    /// The machine, and its port; `None`: this one, through a mount.
+pub struct RequestSource {
+    /// The client's address and port, or `None` for this machine through a mount.
     pub address: Option<SocketAddr>,
-    /// The user, where the request says one.
+    /// The user, where the request has one.
     pub uid: Option<u32>,
-    /// The thread of the program, where the kernel says one.
+    /// The calling thread, where the kernel reports one.
     pub thread: Option<u32>,
 }
 
-/// A request that was answered.
+/// An answered request.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered<'a> {
-    /// Where.
-    pub place: &'a Arc<Place>,
-    /// Whom.
-    pub asker: Asker,
-    /// What it asked for, as its protocol has it.
+pub struct AnsweredRequest<'a> {
+    /// The mount or export.
+    pub place: &'a Arc<AccessPoint>,
+    /// The origin of the request.
+    pub asker: RequestSource,
+    /// Operation name in the protocol.
     pub operation: &'static str,
-    /// About which file; of an operation on a name the directory.
+    /// The file, or the directory for an operation on a name.
     pub ino: Ino,
-    /// How long that took.
+    /// Latency.
     pub took: Duration,
     /// Whether the answer was an error.
     pub is_failed: bool,
 }
 
-/// What is counted of some requests.
+/// Counters of a set of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many were answered.
+    /// Requests answered, errors included.
     pub answered: u64,
-    /// Those among them whose answer was an error.
+    /// Requests answered with an error, other than that a name or an attribute does not exist.
     pub failed: u64,
-    /// How long all of them took together.
+    /// Sum of latencies.
     pub latency_ns: u64,
 }
 
 impl Tally {
-    fn count(&mut self, answered: &Answered<'_>) {
+    fn count(&mut self, answered: &AnsweredRequest<'_>) {
         self.answered += 1;
         self.failed += u64::from(answered.is_failed);
         self.latency_ns = self.latency_ns.saturating_add(nanoseconds(answered.took));
@@ -133,39 +136,39 @@ impl Tally {
     }
 }
 
-/// Whose requests about which file are counted together: of a machine all its connections.
+/// Key of a count. All connections of a client are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Key {
+struct TallyKey {
     place: u64,
     address: Option<std::net::IpAddr>,
-    /// `None`: there was no room for another file (WA2).
+    /// `None` for a file beyond the bound (WA2).
     ino: Option<Ino>,
 }
 
-/// What happened from one question of a look to the next.
+/// The counts between two polls of an observation.
 #[derive(Debug)]
-pub struct Looked {
-    /// How long that was; zero: the look has just begun.
+pub struct WatchCounts {
+    /// Time since the last poll. Zero at the first poll.
     pub lasted: Duration,
-    places: BTreeMap<u64, Arc<Place>>,
-    files: HashMap<Key, Tally>,
+    places: BTreeMap<u64, Arc<AccessPoint>>,
+    files: HashMap<TallyKey, Tally>,
 }
 
-struct Look {
+struct WatchObserver {
     number: u64,
     ends: Instant,
     asked: Instant,
-    places: BTreeMap<u64, Arc<Place>>,
-    files: HashMap<Key, Tally>,
+    places: BTreeMap<u64, Arc<AccessPoint>>,
+    files: HashMap<TallyKey, Tally>,
 }
 
-impl Look {
-    fn count(&mut self, answered: &Answered<'_>) {
+impl WatchObserver {
+    fn count(&mut self, answered: &AnsweredRequest<'_>) {
         let place = answered.place.number;
         let address = answered.asker.address.map(|it| it.ip());
-        let mut key = Key { place, address, ino: Some(answered.ino) };
+        let mut key = TallyKey { place, address, ino: Some(answered.ino) };
         if self.files.len() >= FILES_MAX && !self.files.contains_key(&key) {
-            // WA2. Of many machines the last have none either.
+            // WA2: without the file, and on further overflow without the client.
             key.ino = None;
             if self.files.len() >= 2 * FILES_MAX && !self.files.contains_key(&key) {
                 key.address = None;
@@ -176,69 +179,69 @@ impl Look {
     }
 }
 
-/// Somebody who wants to see shorter requests than those that are kept in any case.
-struct Wish {
+/// An observer's order to log requests faster than [`SLOW_FROM`].
+struct SlowLogRequest {
     number: u64,
     ends: Instant,
     from_ns: u64,
 }
 
-/// A request that was slow.
+/// A slow request.
 #[derive(Clone, Debug)]
-pub struct Slow {
-    /// Its number: the next one has the next.
+pub struct SlowRequest {
+    /// Sequence number.
     pub number: u64,
-    /// When it was answered.
+    /// Time of the answer.
     pub at: SystemTime,
-    /// Where.
-    pub place: Arc<Place>,
-    /// Whom.
-    pub asker: Asker,
-    /// What it asked for, as its protocol has it.
+    /// The mount or export.
+    pub place: Arc<AccessPoint>,
+    /// The origin of the request.
+    pub asker: RequestSource,
+    /// Operation name in the protocol.
     pub operation: &'static str,
-    /// How long it took.
+    /// Latency.
     pub took: Duration,
     /// Whether the answer was an error.
     pub is_failed: bool,
     ino: Ino,
-    /// What it was about, once somebody has asked.
+    /// Path of the file, filled in by [`Watch::slow`].
     pub path: Option<String>,
 }
 
-/// Requests that were slow.
+/// Result of [`Watch::slow`].
 #[derive(Debug)]
-pub struct SlowOnes {
-    /// They, the oldest first.
-    pub list: Vec<Slow>,
-    /// How many there were that are kept no more, since the number that was asked for.
+pub struct SlowRequests {
+    /// The requests, oldest first.
+    pub list: Vec<SlowRequest>,
+    /// Requests since `after` that were dropped, or are beyond `count_max`.
     pub missed: u64,
-    /// The number that the next one gets.
+    /// Sequence number of the next slow request.
     pub next: u64,
 }
 
-/// As many look as may.
+/// Error: [`LOOKS_MAX`] observations or orders exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{LOOKS_MAX} look already: end one of them, or wait until one has ended")]
-pub struct Crowded;
+pub struct TooManyObserversError;
 
-/// Sees what clients ask.
+/// Collector of the requests of all fronts.
 pub struct Watch {
-    /// WA1: a request that took so long, or longer, is told of.
+    /// Requests with at least this latency must be reported (WA1).
     from_ns: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
 }
 
 #[derive(Default)]
-struct State {
-    looks: Vec<Look>,
-    wishes: Vec<Wish>,
-    slow: VecDeque<Slow>,
+struct WatchState {
+    looks: Vec<WatchObserver>,
+    wishes: Vec<SlowLogRequest>,
+    slow: VecDeque<SlowRequest>,
     next: u64,
 }
 
 impl Default for Watch {
     fn default() -> Watch {
-        let state = State::default();
+        let state = WatchState::default();
         Watch { from_ns: AtomicU64::new(state.told_from_ns()), state: Mutex::new(state) }
     }
 }
@@ -249,29 +252,27 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-impl State {
-    /// Returns from which time on a request is told of.
+impl WatchState {
     fn told_from_ns(&self) -> u64 {
         if self.looks.is_empty() { self.slow_from_ns() } else { 0 }
     }
 
-    /// Returns from which time on a request is kept.
     fn slow_from_ns(&self) -> u64 {
         let wished = self.wishes.iter().map(|wish| wish.from_ns);
         wished.fold(nanoseconds(SLOW_FROM), u64::min)
     }
 
-    /// WA3.
+    /// Ends what has expired (WA3).
     fn end_overdue(&mut self, now: Instant) {
         self.looks.retain(|look| look.ends > now);
         self.wishes.retain(|wish| wish.ends > now);
     }
 
-    fn keep(&mut self, answered: &Answered<'_>) {
+    fn keep(&mut self, answered: &AnsweredRequest<'_>) {
         if self.slow.len() == SLOW_MAX {
             self.slow.pop_front();
         }
-        self.slow.push_back(Slow {
+        self.slow.push_back(SlowRequest {
             number: self.next,
             at: SystemTime::now(),
             place: Arc::clone(answered.place),
@@ -287,16 +288,16 @@ impl State {
 }
 
 impl Watch {
-    /// Whether a request that took so long is to be told of (WA1).
+    /// Returns whether a request with this latency must be reported (WA1).
     #[must_use]
     pub fn wants(&self, took: Duration) -> bool {
-        // Most are shorter than what 64 bits hold; one that is not is slow.
+        // A latency beyond 64 bits saturates and counts as slow.
         nanoseconds(took) >= self.from_ns.load(Ordering::Relaxed)
     }
 
-    /// Tells of a request that was answered at `now`, and that is wanted.
+    /// Records a request answered at `now` for which [`Watch::wants`] returned true.
     #[cold]
-    pub fn tell(&self, answered: &Answered<'_>, now: Instant) {
+    pub fn tell(&self, answered: &AnsweredRequest<'_>, now: Instant) {
         let mut state = self.state.lock();
         state.end_overdue(now);
         for look in &mut state.looks {
@@ -308,61 +309,67 @@ impl Watch {
         self.from_ns.store(state.told_from_ns(), Ordering::Relaxed);
     }
 
-    /// Returns what happened since the look of this number asked last, and counts on for `lasts`
-    /// at most; zero: no more. One that is not known begins.
-    pub fn look(&self, number: u64, lasts: Duration, now: Instant) -> Result<Looked, Crowded> {
+    /// Returns the counts since the last poll of observation `number`, and continues it for at most
+    /// `lasts`. Zero ends the observation. An unknown number begins one.
+    pub fn look(
+        &self,
+        number: u64,
+        lasts: Duration,
+        now: Instant,
+    ) -> Result<WatchCounts, TooManyObserversError> {
         let mut state = self.state.lock();
         state.end_overdue(now);
         let found = state.looks.iter().position(|look| look.number == number);
         let before = found.map(|at| state.looks.swap_remove(at));
-        let looked = Looked {
+        let looked = WatchCounts {
             lasted: before.as_ref().map_or(Duration::ZERO, |it| now.duration_since(it.asked)),
             places: before.as_ref().map(|it| it.places.clone()).unwrap_or_default(),
             files: before.map(|it| it.files).unwrap_or_default(),
         };
         if !lasts.is_zero() {
             if state.looks.len() >= LOOKS_MAX {
-                return Err(Crowded);
+                return Err(TooManyObserversError);
             }
             let (places, files) = (BTreeMap::new(), HashMap::new());
             let ends = now + lasts.min(LOOK_TIME_MAX);
-            state.looks.push(Look { number, ends, asked: now, places, files });
+            state.looks.push(WatchObserver { number, ends, asked: now, places, files });
         }
         self.from_ns.store(state.told_from_ns(), Ordering::Relaxed);
         Ok(looked)
     }
 
-    /// From now on requests from `from` on are kept, for `lasts` at most; zero: no more. The wish
-    /// of this number is changed, if there is one.
+    /// Logs requests with a latency of `from` or more, for at most `lasts`. Zero ends the logging.
+    /// Replaces the earlier order of observer `number`.
     pub fn keep_slow(
         &self,
         number: u64,
         from: Duration,
         lasts: Duration,
         now: Instant,
-    ) -> Result<(), Crowded> {
+    ) -> Result<(), TooManyObserversError> {
         let mut state = self.state.lock();
         state.end_overdue(now);
         state.wishes.retain(|wish| wish.number != number);
         if !lasts.is_zero() {
             if state.wishes.len() >= LOOKS_MAX {
-                return Err(Crowded);
+                return Err(TooManyObserversError);
             }
             let ends = now + lasts.min(LOOK_TIME_MAX);
-            state.wishes.push(Wish { number, ends, from_ns: nanoseconds(from) });
+            state.wishes.push(SlowLogRequest { number, ends, from_ns: nanoseconds(from) });
         }
         self.from_ns.store(state.told_from_ns(), Ordering::Relaxed);
         Ok(())
     }
 
-    /// Returns the requests from the number `after` on that took `from` or longer, the last
-    /// `count_max` of them, each with its path.
+    /// Returns the last `count_max` slow requests with a sequence number of at least `after` and a
+    /// latency of at least `from`, with their paths.
     #[must_use]
-    pub fn slow(&self, after: u64, from: Duration, count_max: usize) -> SlowOnes {
+    pub fn slow(&self, after: u64, from: Duration, count_max: usize) -> SlowRequests {
         let state = self.state.lock();
         let first = state.slow.front().map_or(state.next, |slow| slow.number);
-        let is_meant = |slow: &&Slow| slow.number >= after && slow.took >= from;
-        let mut list: Vec<Slow> = state.slow.iter().rev().filter(is_meant).cloned().collect();
+        let is_meant = |slow: &&SlowRequest| slow.number >= after && slow.took >= from;
+        let mut list: Vec<SlowRequest> =
+            state.slow.iter().rev().filter(is_meant).cloned().collect();
         let next = state.next;
         drop(state);
         let left_out = list.len().saturating_sub(count_max);
@@ -370,13 +377,13 @@ impl Watch {
         list.reverse();
         let missed = first.saturating_sub(after) + u64::try_from(left_out).unwrap_or(u64::MAX);
         self.name(&mut list);
-        SlowOnes { list, missed, next }
+        SlowRequests { list, missed, next }
     }
 
-    /// Finds the paths of those that have none, and keeps them: WA4, outside the lock.
-    fn name(&self, list: &mut [Slow]) {
+    /// Finds the missing paths and stores them. The search runs without the lock (WA4).
+    fn name(&self, list: &mut [SlowRequest]) {
         let mut named: HashMap<u64, String> = HashMap::new();
-        let mut names = prefix::Names::begin();
+        let mut names = prefix::PathCache::begin();
         for slow in list.iter_mut().filter(|slow| slow.path.is_none()) {
             let path = names.path_of(&slow.place, slow.ino);
             named.insert(slow.number, path.clone());

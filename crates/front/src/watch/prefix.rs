@@ -1,64 +1,62 @@
-//! What was counted by file, by the directories that people know: the first few names of a path.
+//! Aggregation of per-file counts by directory, the first few names of a path.
 //!
-//! Names are looked for when somebody asks, by the parents that files remember. What has moved
-//! since is counted where it is now.
+//! Paths are searched at query time through the parent pointers of files. So a moved file counts
+//! where it is now.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::vnode::api::{FileKind, FileSystem, Ino};
+use engine::api::{FileKind, FileSystem, Ino};
 
-use super::{Key, Looked, Place, Tally};
+use super::{AccessPoint, Tally, TallyKey, WatchCounts};
 
-/// Most names of a prefix.
+/// Most names in a prefix.
 pub const DEPTH_MAX: usize = 8;
-/// Most prefixes of all clients that are told apart, the busiest; the rest of each client at each
-/// place is told together.
+/// Most prefixes of all clients listed separately, the busiest. All other requests are one sum per
+/// client and access point.
 pub const PREFIXES_MAX: usize = 256;
-/// Most directories between a file and its root that are climbed.
 const ASCENT_MAX: usize = 256;
-/// Longest path that is told.
 const PATH_BYTES_MAX: usize = 1024;
-/// How long names are looked for at most: somebody waits. What is not found by then has none.
+/// Time limit of the path search, as the caller waits. Files not reached in time have no path.
 const NAMING_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// What a client asked about files below one directory.
+/// One client's requests below one directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OfPrefix {
+pub struct PrefixTally {
     /// The front: `fuse` or `nfs`.
     pub front: &'static str,
-    /// The machine; `None`: this one, or many that there was no room for.
+    /// The client, or `None` for this machine and for clients beyond the bound [`PREFIXES_MAX`].
     pub address: Option<IpAddr>,
-    /// The mount, or the export.
+    /// The mount or export.
     pub place: String,
-    /// The directory, from the root that clients see: `place` and names. `None`: others than those
-    /// that are told apart, and files whose directory is not known any more.
+    /// The directory as clients see it, `place` included. `None` for the sum of the other
+    /// directories and of files whose directory is unknown.
     pub path: Option<String>,
-    /// How many requests that were.
+    /// Counters.
     pub tally: Tally,
 }
 
-/// Returns what was asked, by client and by the first `depth` directories of paths, the busiest
-/// first.
+/// Returns the counts by client and by the first `depth` directories of paths, the busiest first,
+/// then the sums of operations without a path.
 #[must_use]
-pub fn by_prefix(looked: &Looked, depth: usize) -> Vec<OfPrefix> {
-    let mut names = Names::begin();
-    let mut sums: HashMap<Key, Tally> = HashMap::new();
+pub fn by_prefix(looked: &WatchCounts, depth: usize) -> Vec<PrefixTally> {
+    let mut names = PathCache::begin();
+    let mut sums: HashMap<TallyKey, Tally> = HashMap::new();
     for (key, tally) in &looked.files {
         let place = looked.places.get(&key.place);
         let ino = key.ino.zip(place).and_then(|(ino, place)| {
             let directories = names.directories(place, ino)?;
-            // They are from the file upwards; the root is none of the names.
+            // Ordered from the file up to the root. `depth` does not count the root.
             let at = directories.len().saturating_sub(1 + depth.min(DEPTH_MAX));
             directories.get(at).copied()
         });
-        sums.entry(Key { ino, ..*key }).or_default().add(*tally);
+        sums.entry(TallyKey { ino, ..*key }).or_default().add(*tally);
     }
-    let mut sums: Vec<(Key, Tally)> = sums.into_iter().collect();
+    let mut sums: Vec<(TallyKey, Tally)> = sums.into_iter().collect();
     sums.sort_unstable_by_key(|(key, tally)| (std::cmp::Reverse(tally.answered), *key));
-    let mut rest: BTreeMap<Key, Tally> = BTreeMap::new();
+    let mut rest: BTreeMap<TallyKey, Tally> = BTreeMap::new();
     let mut told = Vec::new();
     for (at, (key, tally)) in sums.into_iter().enumerate() {
         let Some(place) = looked.places.get(&key.place) else { continue };
@@ -68,9 +66,9 @@ pub fn by_prefix(looked: &Looked, depth: usize) -> Vec<OfPrefix> {
                 told.push(of_prefix(place, key, path, tally));
             }
             _ => {
-                // Of many machines the last are one.
+                // Beyond the bound all clients are one sum.
                 let address = key.address.filter(|_| rest.len() < PREFIXES_MAX);
-                rest.entry(Key { ino: None, address, ..key }).or_default().add(tally);
+                rest.entry(TallyKey { ino: None, address, ..key }).or_default().add(tally);
             }
         }
     }
@@ -82,30 +80,34 @@ pub fn by_prefix(looked: &Looked, depth: usize) -> Vec<OfPrefix> {
     told
 }
 
-fn of_prefix(place: &Place, key: Key, path: Option<String>, tally: Tally) -> OfPrefix {
-    OfPrefix { front: place.front, address: key.address, place: place.name.clone(), path, tally }
+fn of_prefix(
+    place: &AccessPoint,
+    key: TallyKey,
+    path: Option<String>,
+    tally: Tally,
+) -> PrefixTally {
+    PrefixTally { front: place.front, address: key.address, place: place.name.clone(), path, tally }
 }
 
-/// What was found of files while one question is answered.
-pub(super) struct Names {
+pub(super) struct PathCache {
     ends: Instant,
-    /// By place and file: the directory above it, and whether it is one itself; `None`: nobody
-    /// knows.
+    /// By access point and file: the parent directory, and whether the file is a directory itself.
+    /// `None` if the lookup failed.
     above: HashMap<(u64, Ino), Option<(Ino, bool)>>,
     names: HashMap<(u64, Ino), Option<Vec<u8>>>,
 }
 
-impl Names {
-    pub(super) fn begin() -> Names {
+impl PathCache {
+    pub(super) fn begin() -> PathCache {
         let ends = Instant::now() + NAMING_TIME_MAX;
-        Names { ends, above: HashMap::new(), names: HashMap::new() }
+        PathCache { ends, above: HashMap::new(), names: HashMap::new() }
     }
 
     fn is_overdue(&self) -> bool {
         Instant::now() >= self.ends
     }
 
-    fn above(&mut self, place: &Place, fs: &dyn FileSystem, ino: Ino) -> Option<(Ino, bool)> {
+    fn above(&mut self, place: &AccessPoint, fs: &dyn FileSystem, ino: Ino) -> Option<(Ino, bool)> {
         if let Some(known) = self.above.get(&(place.number, ino)) {
             return *known;
         }
@@ -118,8 +120,9 @@ impl Names {
         found
     }
 
-    /// Returns the directories from a file, itself where it is one, up to the root of a place.
-    fn directories(&mut self, place: &Place, ino: Ino) -> Option<Vec<Ino>> {
+    /// Returns the directories from a file up to the root of `place`, including the file itself if
+    /// it is a directory.
+    fn directories(&mut self, place: &AccessPoint, ino: Ino) -> Option<Vec<Ino>> {
         let fs = place.fs()?;
         let (mut at, mut found) = (ino, Vec::new());
         for _ in 0..ASCENT_MAX {
@@ -132,7 +135,7 @@ impl Names {
                 found.push(at);
             }
             if parent == at {
-                // It is not below the directory that is exported, or was moved away from there.
+                // The file is not below the exported directory, or has been moved out of it.
                 return None;
             }
             at = parent;
@@ -140,7 +143,12 @@ impl Names {
         None
     }
 
-    fn name(&mut self, place: &Place, fs: &dyn FileSystem, at: (Ino, Ino)) -> Option<Vec<u8>> {
+    fn name(
+        &mut self,
+        place: &AccessPoint,
+        fs: &dyn FileSystem,
+        at: (Ino, Ino),
+    ) -> Option<Vec<u8>> {
         if let Some(known) = self.names.get(&(place.number, at.1)) {
             return known.clone();
         }
@@ -152,9 +160,7 @@ impl Names {
         found
     }
 
-    /// Returns the path of a file from where clients see it; what has no name is told by its
-    /// number.
-    pub(super) fn path_of(&mut self, place: &Arc<Place>, ino: Ino) -> String {
+    pub(super) fn path_of(&mut self, place: &Arc<AccessPoint>, ino: Ino) -> String {
         let mut names = Vec::new();
         let mut at = ino;
         let fs = place.fs();

@@ -1,24 +1,24 @@
-//! Bounds of a watch, and what ends by itself.
+//! Bounds and expiry of a watch.
 
 use std::net::{IpAddr, SocketAddr};
 
-use engine::vnode::api::Ino;
+use engine::api::Ino;
 
 use super::*;
 
-/// A file system that is gone: nothing has a name any more.
-fn gone(front: &'static str, name: &str) -> Arc<Place> {
-    let place = Place::of_nothing(front, name.to_owned(), Ino(1));
+/// An access point whose file system is closed, so that every name lookup fails.
+fn gone(front: &'static str, name: &str) -> Arc<AccessPoint> {
+    let place = AccessPoint::of_nothing(front, name.to_owned(), Ino(1));
     Arc::new(place)
 }
 
-fn answered(place: &Arc<Place>, ino: u64, took_ms: u64) -> Answered<'_> {
+fn answered(place: &Arc<AccessPoint>, ino: u64, took_ms: u64) -> AnsweredRequest<'_> {
     let (took, ino) = (Duration::from_millis(took_ms), Ino(ino));
-    let asker = Asker::default();
-    Answered { place, asker, operation: "READ", ino, took, is_failed: false }
+    let asker = RequestSource::default();
+    AnsweredRequest { place, asker, operation: "READ", ino, took, is_failed: false }
 }
 
-fn tell(watch: &Watch, answered: &Answered<'_>, now: Instant) {
+fn tell(watch: &Watch, answered: &AnsweredRequest<'_>, now: Instant) {
     if watch.wants(answered.took) {
         watch.tell(answered, now);
     }
@@ -26,8 +26,8 @@ fn tell(watch: &Watch, answered: &Answered<'_>, now: Instant) {
 
 const LASTS: Duration = Duration::from_secs(10);
 
-/// Goal: WA1 and WA3. A look counts from its first question on, and ends by itself at its time, or
-/// when it says so.
+/// Goal: an observation counts from its first poll on, and ends at its time or on request (WA1,
+/// WA3).
 #[test]
 fn a_look_counts_while_it_asks_and_ends_by_itself() {
     let (watch, place, begun) = (Watch::default(), gone("fuse", "/mnt"), Instant::now());
@@ -36,7 +36,7 @@ fn a_look_counts_while_it_asks_and_ends_by_itself() {
     let first = watch.look(1, LASTS, begun).expect("there is room");
     assert!(first.lasted.is_zero() && first.files.is_empty());
     tell(&watch, &quick, begun);
-    tell(&watch, &Answered { is_failed: true, ..quick }, begun);
+    tell(&watch, &AnsweredRequest { is_failed: true, ..quick }, begun);
     let second = Duration::from_secs(1);
     let looked = watch.look(1, LASTS, begun + second).expect("there is room");
     let tally = Tally { answered: 2, failed: 1, latency_ns: 2_000_000 };
@@ -46,7 +46,7 @@ fn a_look_counts_while_it_asks_and_ends_by_itself() {
     assert_eq!((told.len(), &told[0].path, told[0].tally), (1, &None, tally));
     let looked = watch.look(1, LASTS, begun + second).expect("there is room");
     assert!(looked.files.is_empty(), "each is told once");
-    // Another second of what is asked, then the time is over.
+    // The second poll has extended the observation by a second.
     tell(&watch, &quick, begun + LASTS);
     assert!(watch.wants(quick.took));
     tell(&watch, &quick, begun + second + LASTS);
@@ -59,8 +59,8 @@ fn a_look_counts_while_it_asks_and_ends_by_itself() {
     assert!(!watch.wants(quick.took), "no look lasts for a day");
 }
 
-/// Goal: WA2. Method: more files than a look tells apart, of many machines; more that look than
-/// may; more slow requests than are kept.
+/// Goal: WA2, and every request is counted. Method: too many files, from many clients; too many
+/// observations; too many slow requests.
 #[test]
 fn what_is_kept_is_bounded_and_nothing_is_left_uncounted() {
     let (watch, place, now) = (Watch::default(), gone("nfs", "/home"), Instant::now());
@@ -68,14 +68,14 @@ fn what_is_kept_is_bounded_and_nothing_is_left_uncounted() {
         let number = number.try_into().expect("it is small");
         watch.look(number, LASTS, now).expect("there is room");
     }
-    assert_eq!(watch.look(99, LASTS, now).err(), Some(Crowded));
+    assert_eq!(watch.look(99, LASTS, now).err(), Some(TooManyObserversError));
     watch.look(0, LASTS, now).expect("who looks goes on");
     let count = u64::try_from(3 * FILES_MAX).expect("it is small");
     for ino in 0..count {
         let host = u32::try_from(ino).expect("it is small");
         let address = Some(SocketAddr::new(IpAddr::from(host.to_le_bytes()), 1000));
-        let asker = Asker { address, ..Asker::default() };
-        tell(&watch, &Answered { asker, ..answered(&place, ino, 1) }, now);
+        let asker = RequestSource { address, ..RequestSource::default() };
+        tell(&watch, &AnsweredRequest { asker, ..answered(&place, ino, 1) }, now);
     }
     let looked = watch.look(0, LASTS, now).expect("there is room");
     let sum: u64 = looked.files.values().map(|tally| tally.answered).sum();
@@ -96,7 +96,7 @@ fn what_is_kept_is_bounded_and_nothing_is_left_uncounted() {
     assert_eq!(slow.list[2].number, more - 1);
 }
 
-/// Goal: what is slow is kept while nobody looks; what is less slow while somebody wants to see it.
+/// Goal: slow requests are logged without an observer, and faster ones on order.
 #[test]
 fn slow_requests_are_kept_and_shorter_ones_by_wish() {
     let (watch, place, now) = (Watch::default(), gone("fuse", "/mnt"), Instant::now());

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::vnode::api::{
-    Caller, Data, Fallocate, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode, Seek,
-    SetAttr, XattrMode,
+use engine::api::{
+    Caller, Fallocate, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode, Seek, SetAttr,
+    WriteData, XattrMode,
 };
 use engine::{NewFileset, Pool};
 use front::fuse::protocol::{
-    ListedName, Listing, NewNode, Node, NodeId, ROOT_NODE, ReadRequest, Reply, Request, Sender,
+    FuseNode, FuseRequest, ListedName, Listing, NewNode, NodeId, ROOT_NODE, ReadRequest, Reply,
+    Sender,
 };
-use front::fuse::{Attached, MountOptions, Unmounted, attach, mount, serve_attached};
-use front::fuse::{Server, mountpoint};
+use front::fuse::{
+    AttachedMount, FuseServer, MountOptions, UnmountOutcome, attach, mount, mountpoint,
+    serve_attached,
+};
 use rustix::io::Errno;
 
 use crate::memory_fs::MemoryFs;
@@ -23,7 +26,7 @@ const ANNA: u32 = 1002;
 /// Another group of hers.
 const TEAM: u32 = 2000;
 
-fn ask(server: &Server, request: Request<'_>) -> Result<Option<Node>, Errno> {
+fn ask(server: &FuseServer, request: FuseRequest<'_>) -> Result<Option<FuseNode>, Errno> {
     // The kernel says root.
     let sender = Sender { uid: 0, gid: 0, thread: 1 };
     match server.answer(sender, request, &mut Vec::new()) {
@@ -34,23 +37,23 @@ fn ask(server: &Server, request: Request<'_>) -> Result<Option<Node>, Errno> {
     }
 }
 
-fn lookup(parent: NodeId, name: &[u8]) -> Request<'_> {
-    Request::Lookup { parent, name }
+fn lookup(parent: NodeId, name: &[u8]) -> FuseRequest<'_> {
+    FuseRequest::Lookup { parent, name }
 }
 
-fn make<'a>(parent: NodeId, name: &'a [u8], kind: FileKind, mode: u16) -> Request<'a> {
-    Request::MakeNode { parent, name, kind, new: NewNode { mode, umask: 0 }, rdev: 0 }
+fn make<'a>(parent: NodeId, name: &'a [u8], kind: FileKind, mode: u16) -> FuseRequest<'a> {
+    FuseRequest::MakeNode { parent, name, kind, new: NewNode { mode, umask: 0 }, rdev: 0 }
 }
 
-fn set(node: NodeId, change: SetAttr) -> Request<'static> {
-    Request::SetAttr { node, change, kills_set_bits: false }
+fn set(node: NodeId, change: SetAttr) -> FuseRequest<'static> {
+    FuseRequest::SetAttr { node, change, kills_set_bits: false }
 }
 
 fn mode(mode: u16) -> SetAttr {
     SetAttr { mode: Some(mode), ..SetAttr::default() }
 }
 
-fn read(server: &Server, node: NodeId) -> Result<(), Errno> {
+fn read(server: &FuseServer, node: NodeId) -> Result<(), Errno> {
     let asked = ReadRequest { node, offset: 0, length_bytes: 10, keeps_atime: false };
     let mut answer = None;
     server.read(&[asked], &mut |_, read| answer = Some(read.map(|_| ())));
@@ -71,10 +74,10 @@ fn a_mount_of_one_user_does_all_as_him() {
     pool.setattr(&root, his, &owner, None).expect("it is there");
     let secret = NewInode::new(FileKind::Regular, 0o600);
     let secret = pool.create(&root, pool.root(), b"secret", secret, None).expect("it is free").ino;
-    let server = |pool: &Arc<Pool>| Server::new(Arc::<Pool>::clone(pool));
+    let server = |pool: &Arc<Pool>| FuseServer::new(Arc::<Pool>::clone(pool));
     let (believing, acting) = (server(&pool), server(&pool).acting_as(ANNA, ANNA, vec![TEAM]));
     let (his, secret) = (acting.node_id(his), acting.node_id(secret));
-    let asks = |request: Request<'_>| ask(&acting, request);
+    let asks = |request: FuseRequest<'_>| ask(&acting, request);
     for name in [&b"his"[..], b"secret"] {
         asks(lookup(ROOT_NODE, name)).expect("the root is open");
     }
@@ -87,7 +90,7 @@ fn a_mount_of_one_user_does_all_as_him() {
     assert_eq!(asks(set(made.id, owner)).map(drop), Ok(()), "it is as it was");
     let to_root = SetAttr { uid: Some(0), ..SetAttr::default() };
     assert_eq!(asks(set(made.id, to_root)), Err(Errno::PERM));
-    let unlink = Request::Unlink { parent: ROOT_NODE, name: b"secret" };
+    let unlink = FuseRequest::Unlink { parent: ROOT_NODE, name: b"secret" };
     assert_eq!(asks(unlink), Err(Errno::ACCESS));
 
     for (name, kind, bits, expected) in [
@@ -120,18 +123,18 @@ fn a_mount_of_one_user_does_all_as_him() {
 #[test]
 fn what_cannot_be_looked_at_gets_no_set_bits() {
     let fs = Arc::new(MemoryFs::new());
-    let server = Server::new(Arc::<MemoryFs>::clone(&fs)).acting_as(ANNA, ANNA, Vec::new());
+    let server = FuseServer::new(Arc::<MemoryFs>::clone(&fs)).acting_as(ANNA, ANNA, Vec::new());
     let made = ask(&server, make(ROOT_NODE, b"a", FileKind::Regular, 0o644));
     let made = made.expect("it is new").expect("a file").id;
     fs.hides_attributes.store(true, Ordering::Relaxed);
     assert_eq!(ask(&server, set(made, mode(0o4755))), Err(Errno::PERM));
     fs.hides_attributes.store(false, Ordering::Relaxed);
-    let now = ask(&server, Request::GetAttr { node: made }).expect("it is there");
+    let now = ask(&server, FuseRequest::GetAttr { node: made }).expect("it is there");
     assert_eq!(now.expect("a file").attr.mode, 0o644);
 }
 
 #[track_caller]
-fn assert_stale(server: &Server, request: Request<'_>) {
+fn assert_stale(server: &FuseServer, request: FuseRequest<'_>) {
     assert_eq!(ask(server, request), Err(Errno::STALE));
 }
 
@@ -140,7 +143,7 @@ fn assert_stale(server: &Server, request: Request<'_>) {
 struct All(usize);
 
 impl Listing for All {
-    fn add(&mut self, _: ListedName<'_>, node: Option<&Node>) -> bool {
+    fn add(&mut self, _: ListedName<'_>, node: Option<&FuseNode>) -> bool {
         self.0 += usize::from(node.is_some());
         true
     }
@@ -158,62 +161,62 @@ fn a_number_that_no_reply_has_named_is_stale() {
         made.expect("the name is free").ino
     };
     let other = "other".parse().expect("a name");
-    pool.create_fileset(&other, &NewFileset::default()).expect("there is room");
-    let other = pool.hold_fileset(&other).expect("it is there");
+    pool.fileset_admin().create_fileset(&other, &NewFileset::default()).expect("there is room");
+    let other = pool.fileset_admin().hold_fileset(&other).expect("it is there");
     let other = pool.root_of(other).expect("it is held");
     let closed = made(pool.root(), b"closed", FileKind::Directory, 0o700);
     let open = made(pool.root(), b"open", FileKind::Directory, 0o1777);
     let known = made(open, b"known", FileKind::Regular, 0o666);
-    let acting = Server::new(Arc::<Pool>::clone(&pool)).acting_as(ANNA, ANNA, Vec::new());
-    let asks = |request: Request<'_>| ask(&acting, request);
+    let acting = FuseServer::new(Arc::<Pool>::clone(&pool)).acting_as(ANNA, ANNA, Vec::new());
+    let asks = |request: FuseRequest<'_>| ask(&acting, request);
     let open = asks(lookup(ROOT_NODE, b"open")).expect("it is open").expect("a file").id;
-    let stale = |request: Request<'_>| assert_stale(&acting, request);
+    let stale = |request: FuseRequest<'_>| assert_stale(&acting, request);
 
     for directory in [closed, other] {
         let file = made(directory, b"file", FileKind::Regular, 0o666);
         let tree = made(directory, b"tree", FileKind::Directory, 0o1777);
         let (node, dir) = (acting.node_id(file), acting.node_id(tree));
-        let data = || Data::Lent(b"data");
+        let data = || WriteData::Lent(b"data");
         let (name, new) = (b"new", NewNode { mode: 0o644, umask: 0 });
-        stale(Request::GetAttr { node });
-        stale(Request::Statx { node });
+        stale(FuseRequest::GetAttr { node });
+        stale(FuseRequest::Statx { node });
         stale(lookup(node, b"."));
         stale(lookup(dir, b".."));
         stale(set(node, SetAttr { size_bytes: Some(0), ..SetAttr::default() }));
-        stale(Request::ReadLink { node });
-        stale(Request::Open { node, is_directory: false });
+        stale(FuseRequest::ReadLink { node });
+        stale(FuseRequest::Open { node, is_directory: false });
         stale(make(dir, name, FileKind::Regular, 0o644));
-        stale(Request::Create { parent: dir, name, new, is_exclusive: true });
-        stale(Request::Tmpfile { parent: dir, new });
-        stale(Request::Symlink { parent: dir, name, target: b"x" });
-        stale(Request::Link { node, parent: open, name });
-        stale(Request::Link { node: open, parent: dir, name });
-        stale(Request::Unlink { parent: dir, name });
-        stale(Request::Rmdir { parent: dir, name });
+        stale(FuseRequest::Create { parent: dir, name, new, is_exclusive: true });
+        stale(FuseRequest::Tmpfile { parent: dir, new });
+        stale(FuseRequest::Symlink { parent: dir, name, target: b"x" });
+        stale(FuseRequest::Link { node, parent: open, name });
+        stale(FuseRequest::Link { node: open, parent: dir, name });
+        stale(FuseRequest::Unlink { parent: dir, name });
+        stale(FuseRequest::Rmdir { parent: dir, name });
         let mode = RenameMode::Replace;
-        stale(Request::Rename { source: (dir, name), target: (open, name), mode });
-        stale(Request::Rename { source: (open, name), target: (dir, name), mode });
+        stale(FuseRequest::Rename { source: (dir, name), target: (open, name), mode });
+        stale(FuseRequest::Rename { source: (open, name), target: (dir, name), mode });
         let (offset, length_bytes) = (0, 4);
         for is_of_cache in [false, true] {
             let (data, kills_set_bits) = (data(), false);
-            stale(Request::Write { node, offset, data, kills_set_bits, is_of_cache });
+            stale(FuseRequest::Write { node, offset, data, kills_set_bits, is_of_cache });
         }
         for with_nodes in [false, true] {
             let (listing, cookie, keeps_atime) = (&mut All::default(), 0, false);
-            stale(Request::ReadDir { node: dir, cookie, with_nodes, keeps_atime, listing });
+            stale(FuseRequest::ReadDir { node: dir, cookie, with_nodes, keeps_atime, listing });
         }
         let (name, room_bytes, value, kills_setgid) = (b"user.a", 100, b"v", false);
-        stale(Request::GetXattr { node, name, room_bytes });
-        stale(Request::ListXattr { node, room_bytes });
+        stale(FuseRequest::GetXattr { node, name, room_bytes });
+        stale(FuseRequest::ListXattr { node, room_bytes });
         let mode = XattrMode::Set;
-        stale(Request::SetXattr { node, name, value, mode, kills_setgid });
-        stale(Request::RemoveXattr { node, name });
+        stale(FuseRequest::SetXattr { node, name, value, mode, kills_setgid });
+        stale(FuseRequest::RemoveXattr { node, name });
         let (mode, what, is_long) = (Fallocate::PunchHole, Seek::Data, true);
-        stale(Request::Fallocate { node, offset, length_bytes, mode });
-        stale(Request::Seek { node, offset, what });
+        stale(FuseRequest::Fallocate { node, offset, length_bytes, mode });
+        stale(FuseRequest::Seek { node, offset, what });
         let (unknown, own) = ((node, 0), (open, 0));
         for (source, target) in [(unknown, own), (own, unknown)] {
-            stale(Request::CopyRange { source, target, length_bytes, is_long });
+            stale(FuseRequest::CopyRange { source, target, length_bytes, is_long });
         }
         assert_eq!(read(&acting, node), Err(Errno::STALE));
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -225,16 +228,16 @@ fn a_number_that_no_reply_has_named_is_stale() {
     }
 
     let known = acting.node_id(known);
-    stale(Request::GetAttr { node: known });
+    stale(FuseRequest::GetAttr { node: known });
     let mut listing = All::default();
     let (cookie, with_nodes, keeps_atime, room) = (0, true, false, &mut listing);
-    asks(Request::ReadDir { node: open, cookie, with_nodes, keeps_atime, listing: room })
+    asks(FuseRequest::ReadDir { node: open, cookie, with_nodes, keeps_atime, listing: room })
         .expect("it is open to all");
     assert_eq!(listing.0, 1);
     assert_eq!(read(&acting, known), Ok(()), "a listing has named it");
     asks(lookup(open, b"known")).expect("it is there");
     let forget = |count: u64| {
-        let request = Request::Forget { node: known, count };
+        let request = FuseRequest::Forget { node: known, count };
         let sender = Sender { uid: 0, gid: 0, thread: 1 };
         assert_eq!(acting.answer(sender, request, &mut Vec::new()), Reply::Silence);
     };
@@ -257,21 +260,21 @@ fn a_number_that_no_reply_has_named_is_stale() {
 #[test]
 fn a_mount_gives_back_what_it_was_given_and_no_more() {
     let (pool, root) = (new_pool(), Caller::root());
-    let server = || Server::new(Arc::<Pool>::clone(&pool));
+    let server = || FuseServer::new(Arc::<Pool>::clone(&pool));
     let anna = || server().acting_as(ANNA, ANNA, Vec::new());
     let open = NewInode::new(FileKind::Regular, 0o644);
     let made = pool.create(&root, pool.root(), b"file", open, None).expect("the name is free");
     pool.forget(made.ino, 1);
     let (believing, acting, ending) = (server(), anna(), anna());
-    let look = |server: &Server| ask(server, lookup(ROOT_NODE, b"file")).map(drop);
+    let look = |server: &FuseServer| ask(server, lookup(ROOT_NODE, b"file")).map(drop);
     for server in [&believing, &acting, &ending] {
         assert_eq!(look(server), Ok(()));
     }
-    let unlink = Request::Unlink { parent: ROOT_NODE, name: b"file" };
+    let unlink = FuseRequest::Unlink { parent: ROOT_NODE, name: b"file" };
     assert_eq!(ask(&believing, unlink).map(drop), Ok(()));
     let (node, sender) = (believing.node_id(made.ino), Sender { uid: 0, gid: 0, thread: 1 });
-    let forget = |server: &Server, count: u64| {
-        server.answer(sender, Request::Forget { node, count }, &mut Vec::new());
+    let forget = |server: &FuseServer, count: u64| {
+        server.answer(sender, FuseRequest::Forget { node, count }, &mut Vec::new());
     };
     for _ in 0..2 {
         forget(&acting, 1 << 40);
@@ -305,14 +308,14 @@ fn what_a_mounter_names_is_not_unmounted() {
         let attached = attach(&his.0, &options).expect("there is a /dev/fuse");
         let kept = attached.connection.try_clone().expect("there is room");
         let (directory, device) = (others.0.clone(), Some(device.clone()));
-        let lie = Attached { directory, device, ..attached };
+        let lie = AttachedMount { directory, device, ..attached };
         let session = serve_attached(fs(), pool.main_fileset(), lie, &options, None);
         let session = session.expect("it is mounted");
         assert!(std::fs::metadata(&his.0).expect("it is answered").is_dir());
         if is_dropped {
             drop(session);
         } else {
-            assert_eq!(session.unmount().expect("nothing is to be done"), Unmounted::Clean);
+            assert_eq!(session.unmount().expect("nothing is to be done"), UnmountOutcome::Clean);
             let there = mountpoint::mounted_on(&others.0).expect("the table is there");
             assert!(there.is_some(), "it is another's");
             session.wait().expect("memory does not fail");
@@ -322,6 +325,6 @@ fn what_a_mounter_names_is_not_unmounted() {
         assert!(there.is_some(), "it is another's");
         mountpoint::detach(&his.0).expect("it is there still");
     }
-    assert_eq!(mounted.unmount().expect("nobody uses it"), Unmounted::Clean);
+    assert_eq!(mounted.unmount().expect("nobody uses it"), UnmountOutcome::Clean);
     mounted.wait().expect("memory does not fail");
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use engine::error::DefectCode;
-use engine::vnode::api::{
-    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileKind, FileSystem,
-    FilesetUuid, FsError, FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime,
-    Stability, StatFs, Timestamp, WHITEOUT, XattrMode,
+use engine::api::{
+    AccessRights, Attr, AttributeChange, Caller, Completion, DirEntry, Fallocate, FileHandle,
+    FileKind, FileSystem, FilesetUuid, FsError, FsResult, Ino, NewInode, RenameMode, Seek, SetAttr,
+    SetTime, Stability, StatFs, Timestamp, WHITEOUT, WriteData, XattrMode,
 };
+use engine::error::DefectCode;
 use parking_lot::Mutex;
 
 /// Number of the root: not 1, so that the translation of node ids shows.
@@ -232,7 +232,7 @@ impl FileSystem for MemoryFs {
         1
     }
 
-    fn resolve(&self, _: &Caller, handle: Handle) -> FsResult<Attr> {
+    fn resolve(&self, _: &Caller, handle: FileHandle) -> FsResult<Attr> {
         self.state.lock().referenced(handle.ino)
     }
 
@@ -289,9 +289,9 @@ impl FileSystem for MemoryFs {
         self.state.lock().file(ino).map(|file| file.attr.clone())
     }
 
-    fn access(&self, _: &Caller, ino: Ino) -> FsResult<Access> {
+    fn access(&self, _: &Caller, ino: Ino) -> FsResult<AccessRights> {
         self.state.lock().file(ino)?;
-        Ok(Access { reads: true, writes: true, executes: true })
+        Ok(AccessRights { reads: true, writes: true, executes: true })
     }
 
     fn setattr(
@@ -299,7 +299,7 @@ impl FileSystem for MemoryFs {
         caller: &Caller,
         ino: Ino,
         change: &SetAttr,
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let mut state = self.state.lock();
         let file = state.file(ino)?;
@@ -323,7 +323,7 @@ impl FileSystem for MemoryFs {
         parent: Ino,
         name: &[u8],
         new: NewInode,
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let mut state = self.state.lock();
         let ino = state.add(caller, parent, name, new)?;
@@ -337,7 +337,7 @@ impl FileSystem for MemoryFs {
         name: &[u8],
         to: &[u8],
         _: NewInode,
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let mut state = self.state.lock();
         let new = NewInode::new(FileKind::Symlink, 0o777);
@@ -364,7 +364,7 @@ impl FileSystem for MemoryFs {
         ino: Ino,
         parent: Ino,
         name: &[u8],
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let mut state = self.state.lock();
         if state.directory(parent)?.names.contains_key(name) {
@@ -375,11 +375,23 @@ impl FileSystem for MemoryFs {
         state.referenced(ino)
     }
 
-    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8], _: Option<&mut Around>) -> FsResult<()> {
+    fn unlink(
+        &self,
+        _: &Caller,
+        parent: Ino,
+        name: &[u8],
+        _: Option<&mut AttributeChange>,
+    ) -> FsResult<()> {
         self.state.lock().drop_name(parent, name)
     }
 
-    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8], _: Option<&mut Around>) -> FsResult<()> {
+    fn rmdir(
+        &self,
+        _: &Caller,
+        parent: Ino,
+        name: &[u8],
+        _: Option<&mut AttributeChange>,
+    ) -> FsResult<()> {
         let mut state = self.state.lock();
         let ino = state.child(parent, name)?;
         if !state.directory(ino)?.names.is_empty() {
@@ -394,7 +406,7 @@ impl FileSystem for MemoryFs {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
-        _: Option<&mut [Around; 2]>,
+        _: Option<&mut [AttributeChange; 2]>,
     ) -> FsResult<()> {
         let mut state = self.state.lock();
         let moved = state.child(source.0, source.1)?;
@@ -441,35 +453,31 @@ impl FileSystem for MemoryFs {
         Ok(end - start)
     }
 
-    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        let mut state = self.state.lock();
-        let file = state.file(ino)?;
-        let start = index(offset)?;
-        let end = start + data.len();
-        if file.data.len() < end {
-            file.data.resize(end, 0);
-        }
-        file.data[start..end].copy_from_slice(data);
-        file.attr.size_bytes = u64::try_from(file.data.len()).expect("test files are small");
-        file.attr.mode &= if caller.loses_set_bits { !SET_BITS } else { !0 };
-        Ok(())
-    }
-
     fn write_some(
         &self,
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &Data<'_>,
+        data: &WriteData<'_>,
         _: Stability,
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<usize> {
         let room = self.size_bytes_max.load(Ordering::SeqCst).saturating_sub(offset);
         let count = usize::try_from(room).map_or(data.len(), |room| room.min(data.len()));
         if count == 0 && !data.is_empty() {
             return Err(FsError::NoSpace);
         }
-        self.write(caller, ino, offset, &data[..count]).map(|()| count)
+        let mut state = self.state.lock();
+        let file = state.file(ino)?;
+        let start = index(offset)?;
+        let end = start + count;
+        if file.data.len() < end {
+            file.data.resize(end, 0);
+        }
+        file.data[start..end].copy_from_slice(&data[..count]);
+        file.attr.size_bytes = u64::try_from(file.data.len()).expect("test files are small");
+        file.attr.mode &= if caller.loses_set_bits { !SET_BITS } else { !0 };
+        Ok(count)
     }
 
     fn cookie_verifier(&self, _: &Caller, ino: Ino) -> FsResult<u64> {
@@ -528,14 +536,20 @@ impl FileSystem for MemoryFs {
         _: &[u8],
         _: &[u8],
         _: XattrMode,
-        _: Option<&mut Around>,
+        _: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         Err(FsError::NotSupported)
     }
     fn listxattr(&self, _: &Caller, _: Ino) -> FsResult<Vec<Vec<u8>>> {
         Err(FsError::NotSupported)
     }
-    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8], _: Option<&mut Around>) -> FsResult<()> {
+    fn removexattr(
+        &self,
+        _: &Caller,
+        _: Ino,
+        _: &[u8],
+        _: Option<&mut AttributeChange>,
+    ) -> FsResult<()> {
         Err(FsError::NotSupported)
     }
     fn tmpfile(&self, _: &Caller, _: Ino, _: NewInode) -> FsResult<Attr> {

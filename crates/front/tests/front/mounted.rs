@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode, Timestamp};
-use engine::{CreateOptions, Pool};
+use engine::api::{Caller, FileKind, FileSystem, NewInode, Timestamp};
+use engine::{Pool, PoolCreateOptions};
 use front::fuse::mountpoint::{self, Mountpoint};
 use front::fuse::{
-    EndCause, MountError, MountOptions, MountedSession, StopSignals, TransportChoice, Unmounted,
-    mount, run,
+    EndCause, FuseTransportChoice, MountError, MountOptions, MountedSession, StopSignals,
+    UnmountOutcome, mount, run,
 };
 use runtime::clock::SystemClock;
 use rustix::io::Errno;
@@ -34,10 +34,10 @@ const READY: &str = "the mount answers";
 macro_rules! by_each_transport {
     ($($name:ident,)*) => {
         mod by_dev {
-            $(#[test] fn $name() { super::$name(super::TransportChoice::Dev); })*
+            $(#[test] fn $name() { super::$name(super::FuseTransportChoice::Dev); })*
         }
         mod by_uring {
-            $(#[test] fn $name() { super::$name(super::TransportChoice::Uring); })*
+            $(#[test] fn $name() { super::$name(super::FuseTransportChoice::Uring); })*
         }
     };
 }
@@ -75,11 +75,11 @@ pub(crate) fn has_dev_fuse(test: &str) -> bool {
     opened.is_ok()
 }
 
-fn has_fuse(test: &str, transport: TransportChoice) -> bool {
+fn has_fuse(test: &str, transport: FuseTransportChoice) -> bool {
     if !has_dev_fuse(test) {
         return false;
     }
-    if let (TransportChoice::Uring, Some(reason)) = (transport, uring_refusal()) {
+    if let (FuseTransportChoice::Uring, Some(reason)) = (transport, uring_refusal()) {
         eprintln!("\n*** SKIPPED: {test}: by io_uring: {reason} ***\n");
         return false;
     }
@@ -90,7 +90,7 @@ fn has_fuse(test: &str, transport: TransportChoice) -> bool {
 fn uring_refusal() -> Option<&'static str> {
     static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
     let refusal = REFUSAL.get_or_init(|| {
-        let mounted = Mounted::new(TransportChoice::Uring);
+        let mounted = Mounted::new(FuseTransportChoice::Uring);
         let used = mounted.session.transport();
         (used.name() != "io_uring").then(|| used.reason())
     });
@@ -126,11 +126,11 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn new(transport: TransportChoice) -> Mounted {
+    fn new(transport: FuseTransportChoice) -> Mounted {
         Mounted::with(transport, |_| {})
     }
 
-    fn with(transport: TransportChoice, change: impl FnOnce(&mut MountOptions)) -> Mounted {
+    fn with(transport: FuseTransportChoice, change: impl FnOnce(&mut MountOptions)) -> Mounted {
         let fs = Arc::new(MemoryFs::new());
         let directory = Directory::new();
         let mut options = MountOptions::new("memory,pool.hf");
@@ -146,7 +146,7 @@ impl Mounted {
     }
 }
 
-fn programs_see_what_they_wrote(transport: TransportChoice) {
+fn programs_see_what_they_wrote(transport: FuseTransportChoice) {
     if !has_fuse("programs_see_what_they_wrote", transport) {
         return;
     }
@@ -178,7 +178,7 @@ fn programs_see_what_they_wrote(transport: TransportChoice) {
 
 /// Goal: a stream has more than one request ahead of its reader. Method: the file is not in the
 /// kernel's cache; only a mount of root's may read ahead so far.
-fn a_stream_is_read_ahead_by_several_requests(transport: TransportChoice) {
+fn a_stream_is_read_ahead_by_several_requests(transport: FuseTransportChoice) {
     const MIB: usize = 1 << 20;
     const PATIENCE: Duration = Duration::from_secs(10);
     if !has_fuse("a_stream_is_read_ahead_by_several_requests", transport) {
@@ -208,7 +208,7 @@ fn a_stream_is_read_ahead_by_several_requests(transport: TransportChoice) {
 }
 
 /// Goal: opening with `O_TRUNC` empties the file though OPEN is never sent.
-fn open_with_truncation_empties_the_file(transport: TransportChoice) {
+fn open_with_truncation_empties_the_file(transport: FuseTransportChoice) {
     if !has_fuse("open_with_truncation_empties_the_file", transport) {
         return;
     }
@@ -221,7 +221,7 @@ fn open_with_truncation_empties_the_file(transport: TransportChoice) {
     }
 }
 
-fn an_unlinked_file_lives_until_it_is_closed(transport: TransportChoice) {
+fn an_unlinked_file_lives_until_it_is_closed(transport: FuseTransportChoice) {
     if !has_fuse("an_unlinked_file_lives_until_it_is_closed", transport) {
         return;
     }
@@ -237,7 +237,7 @@ fn an_unlinked_file_lives_until_it_is_closed(transport: TransportChoice) {
     assert_eq!(file.metadata().expect("stat").nlink(), 0);
 }
 
-fn listings_agree_with_stat_and_show_damaged_files(transport: TransportChoice) {
+fn listings_agree_with_stat_and_show_damaged_files(transport: FuseTransportChoice) {
     if !has_fuse("listings_agree_with_stat_and_show_damaged_files", transport) {
         return;
     }
@@ -270,7 +270,7 @@ fn listings_agree_with_stat_and_show_damaged_files(transport: TransportChoice) {
     assert_eq!(fs::metadata(&mounted.directory.0).expect("stat").ino(), 1);
 }
 
-fn attributes_are_kept(transport: TransportChoice) {
+fn attributes_are_kept(transport: FuseTransportChoice) {
     if !has_fuse("attributes_are_kept", transport) {
         return;
     }
@@ -292,7 +292,7 @@ fn attributes_are_kept(transport: TransportChoice) {
 }
 
 /// Goal: what must be durable asks for it, and exactly once.
-fn fsync_and_synchronous_writes_reach_the_file_system(transport: TransportChoice) {
+fn fsync_and_synchronous_writes_reach_the_file_system(transport: FuseTransportChoice) {
     if !has_fuse("fsync_and_synchronous_writes_reach_the_file_system", transport) {
         return;
     }
@@ -312,7 +312,7 @@ fn fsync_and_synchronous_writes_reach_the_file_system(transport: TransportChoice
 /// Goal: a client that asks and is answered, again and again, gets a thread for itself, and then a
 /// request that takes long holds up nobody else. Method: names that are not there, one after the
 /// other, then a sync that does not end; another client asks for a name meanwhile.
-fn a_request_that_takes_long_holds_up_no_other(transport: TransportChoice) {
+fn a_request_that_takes_long_holds_up_no_other(transport: FuseTransportChoice) {
     if !has_fuse("a_request_that_takes_long_holds_up_no_other", transport) {
         return;
     }
@@ -345,7 +345,7 @@ fn a_request_that_takes_long_holds_up_no_other(transport: TransportChoice) {
 
 /// Goal: who syncs keeps no thread of the server. Method: there is one, and several syncs that are
 /// not over.
-fn others_are_answered_while_syncs_are_not_over(transport: TransportChoice) {
+fn others_are_answered_while_syncs_are_not_over(transport: FuseTransportChoice) {
     if !has_fuse("others_are_answered_while_syncs_are_not_over", transport) {
         return;
     }
@@ -370,7 +370,7 @@ fn others_are_answered_while_syncs_are_not_over(transport: TransportChoice) {
 
 /// Goal: whoever keeps the syncs of all lets nobody wait for ever, with as few threads as there can
 /// be. Method: several clients that make and sync files of a pool.
-fn many_who_sync_are_answered_by_few_threads(transport: TransportChoice) {
+fn many_who_sync_are_answered_by_few_threads(transport: FuseTransportChoice) {
     if !has_fuse("many_who_sync_are_answered_by_few_threads", transport) {
         return;
     }
@@ -404,7 +404,7 @@ fn many_who_sync_are_answered_by_few_threads(transport: TransportChoice) {
 
 /// Goal: replies that one thread makes and another sends are all sent. Method: several streams, of
 /// which the kernel asks for several pieces at a time, and which it forgets each time.
-fn streams_of_several_readers_come_to_their_end(transport: TransportChoice) {
+fn streams_of_several_readers_come_to_their_end(transport: FuseTransportChoice) {
     const ROUNDS: usize = 100;
     if !has_fuse("streams_of_several_readers_come_to_their_end", transport) {
         return;
@@ -434,7 +434,7 @@ fn streams_of_several_readers_come_to_their_end(transport: TransportChoice) {
 }
 
 /// Goal: `noxattr` refuses attributes that the pool has, as a file system without any does.
-fn a_mount_without_attributes_has_none(transport: TransportChoice) {
+fn a_mount_without_attributes_has_none(transport: FuseTransportChoice) {
     if !has_fuse("a_mount_without_attributes_has_none", transport) {
         return;
     }
@@ -468,13 +468,13 @@ fn a_mount_without_attributes_has_none(transport: TransportChoice) {
 pub(crate) fn new_pool() -> Arc<Pool> {
     const POOL_BYTES: u64 = 64 << 20;
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let options = CreateOptions::new(POOL_BYTES, [7; 64]);
+    let options = PoolCreateOptions::new(POOL_BYTES, [7; 64]);
     Pool::create(&device, &SystemClock::new(), &options).expect("a pool fits");
-    let pool = Pool::open(device, Arc::new(SystemClock::new()), engine::OpenOptions::default());
+    let pool = Pool::open(device, Arc::new(SystemClock::new()), engine::PoolOpenOptions::default());
     Arc::new(pool.expect("a new pool opens"))
 }
 
-fn a_bug_costs_the_request_and_not_the_mount(transport: TransportChoice) {
+fn a_bug_costs_the_request_and_not_the_mount(transport: FuseTransportChoice) {
     if !has_fuse("a_bug_costs_the_request_and_not_the_mount", transport) {
         return;
     }
@@ -489,7 +489,7 @@ fn a_bug_costs_the_request_and_not_the_mount(transport: TransportChoice) {
     assert_eq!(fs::read(mounted.path("other")).expect("the mount lives"), b"data");
 }
 
-fn a_clean_unmount_syncs_and_leaves_nothing(transport: TransportChoice) {
+fn a_clean_unmount_syncs_and_leaves_nothing(transport: FuseTransportChoice) {
     if !has_fuse("a_clean_unmount_syncs_and_leaves_nothing", transport) {
         return;
     }
@@ -502,19 +502,19 @@ fn a_clean_unmount_syncs_and_leaves_nothing(transport: TransportChoice) {
     assert_eq!(entry.source, if is_root { "memory,pool.hf" } else { "memory_pool.hf" });
     let second = mount(fs.clone(), &directory.0, &MountOptions::new("second"), None);
     assert!(matches!(second, Err(MountError::AlreadyMounted { .. })), "{second:?}");
-    assert_eq!(session.unmount().expect("unmount"), Unmounted::Clean);
+    assert_eq!(session.unmount().expect("unmount"), UnmountOutcome::Clean);
     session.wait().expect("the session ends");
     assert!(fs.sync_count.load(Ordering::SeqCst) > 0);
     assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Free);
 }
 
-fn a_busy_mount_is_detached_and_ends_with_its_last_user(transport: TransportChoice) {
+fn a_busy_mount_is_detached_and_ends_with_its_last_user(transport: FuseTransportChoice) {
     if !has_fuse("a_busy_mount_is_detached_and_ends_with_its_last_user", transport) {
         return;
     }
     let Mounted { session, fs: _, directory } = Mounted::new(transport);
     let mut file = File::create(directory.0.join("file")).expect("open");
-    assert_eq!(session.unmount().expect("unmount"), Unmounted::Detached);
+    assert_eq!(session.unmount().expect("unmount"), UnmountOutcome::Detached);
     assert_eq!(mountpoint::inspect(&directory.0).expect("stat"), Mountpoint::Free);
     file.write_all(b"goes on").expect("files in use still work");
     assert!(!session.is_ended());
@@ -522,7 +522,7 @@ fn a_busy_mount_is_detached_and_ends_with_its_last_user(transport: TransportChoi
     session.wait().expect("the session ends");
 }
 
-fn a_read_only_mount_refuses_changes(transport: TransportChoice) {
+fn a_read_only_mount_refuses_changes(transport: FuseTransportChoice) {
     if !has_fuse("a_read_only_mount_refuses_changes", transport) {
         return;
     }
@@ -531,7 +531,7 @@ fn a_read_only_mount_refuses_changes(transport: TransportChoice) {
     assert_eq!(error.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
 }
 
-fn a_writeback_cache_keeps_data_and_times(transport: TransportChoice) {
+fn a_writeback_cache_keeps_data_and_times(transport: FuseTransportChoice) {
     if !has_fuse("a_writeback_cache_keeps_data_and_times", transport) {
         return;
     }
@@ -547,7 +547,7 @@ fn a_writeback_cache_keeps_data_and_times(transport: TransportChoice) {
 
 /// Goal: FU8. Whoever syncs is told of pages that the kernel held and that found no room. Method:
 /// room for half of what one WRITE of the cache brings.
-fn pages_that_find_no_room_are_an_error_of_fsync(transport: TransportChoice) {
+fn pages_that_find_no_room_are_an_error_of_fsync(transport: FuseTransportChoice) {
     if !has_fuse("pages_that_find_no_room_are_an_error_of_fsync", transport) {
         return;
     }
@@ -565,7 +565,7 @@ fn pages_that_find_no_room_are_an_error_of_fsync(transport: TransportChoice) {
 }
 
 /// Goal: every time that the kernel lets through is kept, the ends of its range too.
-fn the_ends_of_time_are_kept(transport: TransportChoice) {
+fn the_ends_of_time_are_kept(transport: FuseTransportChoice) {
     if !has_fuse("the_ends_of_time_are_kept", transport) {
         return;
     }
@@ -599,7 +599,7 @@ fn serve_for_another_process() {
     let fs = Arc::new(MemoryFs::new());
     let mut options = MountOptions::new("served");
     if std::env::var_os(BY_DEV).is_some() {
-        options.transport = TransportChoice::Dev;
+        options.transport = FuseTransportChoice::Dev;
     }
     let session = mount(fs, Path::new(&directory), &options, None).expect("mount");
     println!("{READY}");
@@ -609,9 +609,9 @@ fn serve_for_another_process() {
     std::process::exit(0);
 }
 
-fn serve(directory: &Path, transport: TransportChoice) -> Child {
+fn serve(directory: &Path, transport: FuseTransportChoice) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
-    if transport == TransportChoice::Dev {
+    if transport == FuseTransportChoice::Dev {
         command.env(BY_DEV, "");
     }
     let mut child = command
@@ -628,7 +628,7 @@ fn serve(directory: &Path, transport: TransportChoice) -> Child {
 }
 
 /// Goal: after `kill -9` the directory can be mounted again at once, under load too.
-fn a_mount_whose_server_was_killed_is_replaced(transport: TransportChoice) {
+fn a_mount_whose_server_was_killed_is_replaced(transport: FuseTransportChoice) {
     if !has_fuse("a_mount_whose_server_was_killed_is_replaced", transport) {
         return;
     }
@@ -656,7 +656,7 @@ fn a_mount_whose_server_was_killed_is_replaced(transport: TransportChoice) {
     drop(held);
 }
 
-fn sigterm_unmounts_and_ends_the_server(transport: TransportChoice) {
+fn sigterm_unmounts_and_ends_the_server(transport: FuseTransportChoice) {
     if !has_fuse("sigterm_unmounts_and_ends_the_server", transport) {
         return;
     }

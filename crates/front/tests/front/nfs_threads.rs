@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use front::nfs::{Export, ExportRules, HandleKey, Server, ServerOptions, Service};
+use front::nfs::{Export, ExportRules, HandleKey, NfsServer, ServerOptions, Service};
 
 use super::memory_fs::{HANGING, MemoryFs};
 
@@ -90,7 +90,8 @@ fn a_pool_that_hangs_leaves_threads_to_others() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let address = listener.local_addr().expect("it has one");
     let options = ServerOptions { thread_count: THREADS, ..ServerOptions::default() };
-    let server = Server::start(Arc::clone(&service), vec![listener], &options).expect("it starts");
+    let server =
+        NfsServer::start(Arc::clone(&service), vec![listener], &options).expect("it starts");
     let mut client = Client::new(address);
     let first = [client.mount("/hangs"), client.mount("/too")];
     let second = client.mount("/works");
@@ -132,7 +133,8 @@ fn what_one_file_system_has_put_off_keeps_no_other() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let address = listener.local_addr().expect("it has one");
     let options = ServerOptions::default();
-    let server = Server::start(Arc::clone(&service), vec![listener], &options).expect("it starts");
+    let server =
+        NfsServer::start(Arc::clone(&service), vec![listener], &options).expect("it starts");
     let mut client = Client::new(address);
     let (first, second) = (client.mount("/hangs"), client.mount("/works"));
     let shut = hangs.deferred.gate.lock();

@@ -6,13 +6,16 @@ use std::thread;
 use std::time::Duration;
 
 use engine::Pool;
-use engine::vnode::api::{
-    Caller, Data, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr, Stability,
+use engine::api::{
+    Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr, Stability, WriteData,
 };
-use front::fuse::protocol::{NewNode, Node, NodeId, ROOT_NODE, Reply, Request, Sender};
-use front::fuse::{Exchange, Incoming, KeptReplies, Replies, ReplyParts, Server, tell_changes};
+use front::fuse::protocol::{FuseNode, FuseRequest, NewNode, NodeId, ROOT_NODE, Reply, Sender};
+use front::fuse::{
+    CollectedReplies, Exchange, FuseServer, Incoming, Replies, ReplyParts, tell_changes,
+};
 use front::shared::{
-    ASKED_MAX, ASKED_TIME_NS, CHANGED_MAX, CHANGED_TIME_NS, NOTICES_MAX, Shares, Teller, Viewer,
+    ASKED_MAX, ASKED_TIME_NS, CHANGED_MAX, CHANGED_TIME_NS, NOTICES_MAX, NotifyingFileSystem,
+    SharedFilesets, Viewer,
 };
 use parking_lot::Mutex;
 use runtime::clock::ManualClock;
@@ -26,9 +29,9 @@ const ROOT: Caller = Caller::root();
 
 /// A mount, as its kernel asks.
 struct Kernel {
-    server: Arc<Server>,
+    server: Arc<FuseServer>,
     viewer: Arc<Viewer>,
-    fs: Arc<Teller>,
+    fs: Arc<NotifyingFileSystem>,
 }
 
 /// A pool with two mounts and somebody outside.
@@ -36,22 +39,23 @@ struct Fronts {
     pool: Arc<Pool>,
     clock: Arc<ManualClock>,
     kernels: [Kernel; 2],
-    outside: Arc<Teller>,
+    outside: Arc<NotifyingFileSystem>,
 }
 
 impl Fronts {
     fn new() -> Fronts {
         let (pool, clock) = (new_pool(), Arc::new(ManualClock::new()));
         clock.advance_ns(1 << 40);
-        let shares = Shares::new(Arc::<ManualClock>::clone(&clock));
+        let shares = SharedFilesets::new(Arc::<ManualClock>::clone(&clock));
         let kernels = [0, 1].map(|_| {
             let viewer = shares.join(pool.root());
-            let fs = Teller::for_viewer(Arc::<Pool>::clone(&pool), &shares, &viewer);
-            let server = Server::of(Arc::<Teller>::clone(&fs), pool.main_fileset());
+            let fs = NotifyingFileSystem::for_viewer(Arc::<Pool>::clone(&pool), &shares, &viewer);
+            let server =
+                FuseServer::of(Arc::<NotifyingFileSystem>::clone(&fs), pool.main_fileset());
             let server = Arc::new(server.expect("it is there").shared(Arc::clone(&viewer)));
             Kernel { server, viewer, fs }
         });
-        let outside = Teller::of(Arc::<Pool>::clone(&pool), &shares);
+        let outside = NotifyingFileSystem::of(Arc::<Pool>::clone(&pool), &shares);
         Fronts { pool, clock, kernels, outside }
     }
 
@@ -64,7 +68,7 @@ impl Fronts {
     }
 
     fn write(&self, ino: Ino, data: &[u8]) {
-        let (data, stability) = (Data::Lent(data), Stability::Unstable);
+        let (data, stability) = (WriteData::Lent(data), Stability::Unstable);
         self.outside.write_some(&ROOT, ino, 0, &data, stability, None).expect("there is room");
     }
 
@@ -76,7 +80,7 @@ impl Fronts {
 }
 
 impl Kernel {
-    fn ask(&self, thread: u32, request: Request<'_>) -> Result<Option<Node>, Errno> {
+    fn ask(&self, thread: u32, request: FuseRequest<'_>) -> Result<Option<FuseNode>, Errno> {
         let sender = Sender { uid: 0, gid: 0, thread };
         match self.server.answer(sender, request, &mut Vec::new()) {
             Reply::Entry(node) | Reply::Created { node, .. } | Reply::Attr(node) => Ok(Some(node)),
@@ -88,17 +92,17 @@ impl Kernel {
     }
 
     fn open(&self, thread: u32, ino: Ino) -> Result<(), Errno> {
-        self.ask(thread, Request::Open { node: self.server.node_id(ino), is_directory: false })
+        self.ask(thread, FuseRequest::Open { node: self.server.node_id(ino), is_directory: false })
             .map(drop)
     }
 
-    fn look_up(&self, thread: u32, name: &[u8]) -> Result<Node, Errno> {
-        let found = self.ask(thread, Request::Lookup { parent: ROOT_NODE, name })?;
+    fn look_up(&self, thread: u32, name: &[u8]) -> Result<FuseNode, Errno> {
+        let found = self.ask(thread, FuseRequest::Lookup { parent: ROOT_NODE, name })?;
         Ok(found.expect("a file"))
     }
 
     /// Opens as Linux does: what is stale is looked up again, once.
-    fn open_by_name(&self, thread: u32, name: &[u8], remembered: Ino) -> Result<Node, Errno> {
+    fn open_by_name(&self, thread: u32, name: &[u8], remembered: Ino) -> Result<FuseNode, Errno> {
         match self.open(thread, remembered) {
             Err(Errno::STALE) => {
                 let node = self.look_up(thread, name)?;
@@ -161,11 +165,11 @@ fn a_change_is_told_to_the_others() {
             fs.rename(&ROOT, from, to, RenameMode::Replace, None).expect("it is there");
         }),
         ("setxattr", |fs, _, file| {
-            let mode = engine::vnode::api::XattrMode::Set;
+            let mode = engine::api::XattrMode::Set;
             fs.setxattr(&ROOT, file, b"user.x", b"v", mode, None).expect("there is room");
         }),
         ("fallocate", |fs, _, file| {
-            let mode = engine::vnode::api::Fallocate::Allocate { keep_size: false };
+            let mode = engine::api::Fallocate::Allocate { keep_size: false };
             fs.fallocate(&ROOT, file, 0, 10, mode).expect("there is room");
         }),
         ("copy", |fs, root, file| {
@@ -208,9 +212,9 @@ fn a_change_that_fails_in_the_middle_is_told() {
     let new = NewInode::new(FileKind::Regular, 0o644);
     let file = fs.create(&ROOT, memory_fs::ROOT, b"file", new, None).expect("it is free").ino;
     clock.advance_ns(1 << 40);
-    let shares = Shares::new(clock);
+    let shares = SharedFilesets::new(clock);
     let viewer = shares.join(file);
-    let outside = Teller::of(Arc::<MemoryFs>::clone(&fs), &shares);
+    let outside = NotifyingFileSystem::of(Arc::<MemoryFs>::clone(&fs), &shares);
     assert!(viewer.lets_open(file, 1));
     fs.size_bytes_max.store(10, Ordering::SeqCst);
     let change = SetAttr { uid: Some(7), size_bytes: Some(20), ..SetAttr::default() };
@@ -262,7 +266,7 @@ fn who_is_second_to_make_a_file_opens_it() {
     let [first, second] = &fronts.kernels;
     let create = |kernel: &Kernel, is_exclusive| {
         let (parent, name) = (ROOT_NODE, &b"new"[..]);
-        kernel.ask(7, Request::Create { parent, name, new: NEW, is_exclusive })
+        kernel.ask(7, FuseRequest::Create { parent, name, new: NEW, is_exclusive })
     };
     let made = create(first, false).expect("the name is free").expect("a file");
     fronts.write(made.attr.ino, b"data");
@@ -355,13 +359,13 @@ fn a_mount_that_ends_gives_its_references_back() {
     let before = used();
     let [first, second] = &fronts.kernels;
     let (parent, name) = (ROOT_NODE, &b"file"[..]);
-    let create = Request::Create { parent, name, new: NEW, is_exclusive: true };
+    let create = FuseRequest::Create { parent, name, new: NEW, is_exclusive: true };
     let made = first.ask(1, create).expect("the name is free").expect("a file");
     let ino = made.attr.ino;
     for _ in 0..3 {
         second.look_up(1, name).expect("it is there");
     }
-    let forgotten = first.ask(1, Request::Forget { node: made.id, count: 1 });
+    let forgotten = first.ask(1, FuseRequest::Forget { node: made.id, count: 1 });
     assert_eq!(forgotten, Ok(None), "it has no reply");
     fronts.outside.unlink(&ROOT, root, name, None).expect("it is there");
     assert!(fronts.pool.getattr(&ROOT, ino).is_ok(), "the second holds it");
@@ -396,13 +400,13 @@ fn a_shared_mount_keeps_what_it_knows_for_a_second() {
     const YEAR: u64 = 86_400 * 365;
     let fronts = Fronts::new();
     fronts.old_file(b"file");
-    let alone = Server::new(Arc::<Pool>::clone(&fronts.pool));
+    let alone = FuseServer::new(Arc::<Pool>::clone(&fronts.pool));
     let shared = Arc::clone(&fronts.kernels[0].server);
     for (server, known, absent, opened) in
         [(shared, 1, 0, Some(0_u32)), (Arc::new(alone), YEAR, YEAR, None)]
     {
-        let sent = Arc::new(KeptReplies::default());
-        let mut exchange = Exchange::new(server, Arc::<KeptReplies>::clone(&sent));
+        let sent = Arc::new(CollectedReplies::default());
+        let mut exchange = Exchange::new(server, Arc::<CollectedReplies>::clone(&sent));
         let mut ask = |opcode: u32, body: &[u8]| {
             let mut message = Vec::new();
             let length = u32::try_from(40 + body.len()).expect("it is short");
@@ -459,9 +463,9 @@ fn threads_that_have_ended_are_forgotten() {
 #[test]
 fn nobody_makes_a_file_where_another_is_about_to_be_moved() {
     let fs: Arc<dyn FileSystem> = Arc::new(MemoryFs::new());
-    let shares = Shares::new(Arc::new(ManualClock::new()));
+    let shares = SharedFilesets::new(Arc::new(ManualClock::new()));
     let viewer = shares.join(memory_fs::ROOT);
-    let tellers = [0, 1].map(|_| Teller::of(Arc::clone(&fs), &shares));
+    let tellers = [0, 1].map(|_| NotifyingFileSystem::of(Arc::clone(&fs), &shares));
     let new = || NewInode::new(FileKind::Regular, 0o644);
     let root = memory_fs::ROOT;
     let moved = tellers[0].create(&ROOT, root, b"moved", new(), None).expect("it is free").ino;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Data, Fallocate, FileKind, FileSystem, Ino, RenameMode, Seek, SetAttr};
+use engine::api::{Fallocate, FileKind, FileSystem, Ino, RenameMode, Seek, SetAttr, WriteData};
 use front::fuse::protocol::{
-    Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ROOT_NODE, ReadRequest,
-    Reply, Request, Sender,
+    Declined, FuseNode, FuseRequest, ListedName, Listing, NewNode, NodeId, NodeNumbers, ROOT_NODE,
+    ReadRequest, Reply, Sender,
 };
-use front::fuse::{Server, Transport, TransportError};
+use front::fuse::{FuseServer, FuseTransport, TransportError};
 use rustix::io::Errno;
 
 use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING, ROOT};
@@ -15,18 +15,24 @@ use crate::memory_fs::{DAMAGED, MemoryFs, PANICKING, ROOT};
 const SENDER: Sender = Sender { uid: 1000, gid: 100, thread: 1 };
 const NEW: NewNode = NewNode { mode: 0o640, umask: 0 };
 
-fn write(node: NodeId, offset: u64, data: &[u8], kills_set_bits: bool) -> Request<'_> {
-    Request::Write { node, offset, data: Data::Lent(data), kills_set_bits, is_of_cache: false }
+fn write(node: NodeId, offset: u64, data: &[u8], kills_set_bits: bool) -> FuseRequest<'_> {
+    FuseRequest::Write {
+        node,
+        offset,
+        data: WriteData::Lent(data),
+        kills_set_bits,
+        is_of_cache: false,
+    }
 }
 
-fn server_of(fs: &Arc<MemoryFs>) -> Server {
+fn server_of(fs: &Arc<MemoryFs>) -> FuseServer {
     let fs: Arc<dyn FileSystem> = fs.clone();
-    Server::new(fs)
+    FuseServer::new(fs)
 }
 
 struct Client {
     fs: Arc<MemoryFs>,
-    server: Server,
+    server: FuseServer,
 }
 
 impl Client {
@@ -36,7 +42,7 @@ impl Client {
         Client { fs, server }
     }
 
-    fn node(&self, request: Request<'_>) -> Result<Node, Errno> {
+    fn node(&self, request: FuseRequest<'_>) -> Result<FuseNode, Errno> {
         match self.server.answer(SENDER, request, &mut Vec::new()) {
             Reply::Entry(node) | Reply::Created { node, .. } | Reply::Attr(node) => Ok(node),
             Reply::Error(error) => Err(error),
@@ -45,7 +51,7 @@ impl Client {
         }
     }
 
-    fn done(&self, request: Request<'_>) -> Result<(), Errno> {
+    fn done(&self, request: FuseRequest<'_>) -> Result<(), Errno> {
         match self.server.answer(SENDER, request, &mut Vec::new()) {
             Reply::Done | Reply::Silence | Reply::Written(_) => Ok(()),
             Reply::Error(error) => Err(error),
@@ -53,7 +59,7 @@ impl Client {
         }
     }
 
-    fn data(&self, request: Request<'_>) -> Vec<u8> {
+    fn data(&self, request: FuseRequest<'_>) -> Vec<u8> {
         match self.server.answer(SENDER, request, &mut b"old".to_vec()) {
             Reply::Data(data) => data.to_vec(),
             other => panic!("no data: {other:?}"),
@@ -70,9 +76,9 @@ impl Client {
         told.into_iter().map(|told| told.expect("each is told")).collect()
     }
 
-    fn create(&self, name: &[u8]) -> Node {
+    fn create(&self, name: &[u8]) -> FuseNode {
         let kind = FileKind::Regular;
-        let what = Request::MakeNode { parent: ROOT_NODE, name, kind, new: NEW, rdev: 0 };
+        let what = FuseRequest::MakeNode { parent: ROOT_NODE, name, kind, new: NEW, rdev: 0 };
         self.node(what).expect("the name is free")
     }
 
@@ -80,8 +86,13 @@ impl Client {
         let mut listing = Names { room, seen: Vec::new() };
         let listing_ = &mut listing;
         let node = ROOT_NODE;
-        let what =
-            Request::ReadDir { node, cookie, with_nodes, keeps_atime: false, listing: listing_ };
+        let what = FuseRequest::ReadDir {
+            node,
+            cookie,
+            with_nodes,
+            keeps_atime: false,
+            listing: listing_,
+        };
         self.done(what).expect("the root is a directory");
         listing
     }
@@ -93,7 +104,7 @@ struct Names {
 }
 
 impl Listing for Names {
-    fn add(&mut self, name: ListedName<'_>, node: Option<&Node>) -> bool {
+    fn add(&mut self, name: ListedName<'_>, node: Option<&FuseNode>) -> bool {
         if self.seen.len() == self.room {
             return false;
         }
@@ -118,7 +129,7 @@ fn node_ids_and_inodes_are_one_to_one() {
     let made = client.create(b"first");
     assert_eq!(made.attr.ino, Ino(1), "the test needs an inode whose number is the root's node id");
     assert_eq!(made.id, NodeId(Ino(1).in_slot(ROOT.slot()).0));
-    assert_eq!(client.node(Request::GetAttr { node: made.id }).expect("it is there"), made);
+    assert_eq!(client.node(FuseRequest::GetAttr { node: made.id }).expect("it is there"), made);
 }
 
 #[test]
@@ -127,11 +138,11 @@ fn what_is_made_belongs_to_the_sender_and_is_found_again() {
     let made = client.create(b"a\xff");
     assert_eq!((made.attr.uid, made.attr.gid, made.attr.mode), (1000, 100, 0o640));
     let name = b"a\xff";
-    let found = client.node(Request::Lookup { parent: ROOT_NODE, name }).expect("it is there");
+    let found = client.node(FuseRequest::Lookup { parent: ROOT_NODE, name }).expect("it is there");
     assert_eq!(found, made);
     assert_eq!(client.fs.references(made.attr.ino), Some(2), "FU3: one a reply");
-    client.done(Request::Unlink { parent: ROOT_NODE, name }).expect("it is there");
-    client.done(Request::Forget { node: made.id, count: 2 }).expect("forget cannot fail");
+    client.done(FuseRequest::Unlink { parent: ROOT_NODE, name }).expect("it is there");
+    client.done(FuseRequest::Forget { node: made.id, count: 2 }).expect("forget cannot fail");
     assert_eq!(client.fs.references(made.attr.ino), None, "without names and references it goes");
 }
 
@@ -140,9 +151,10 @@ fn what_is_made_belongs_to_the_sender_and_is_found_again() {
 fn a_lookup_of_dot_finds_a_file_by_its_number_alone() {
     let client = Client::new();
     let made = client.create(b"file");
-    let found = client.node(Request::Lookup { parent: made.id, name: b"." }).expect("it is there");
+    let found =
+        client.node(FuseRequest::Lookup { parent: made.id, name: b"." }).expect("it is there");
     assert_eq!(found, made);
-    let gone = client.node(Request::Lookup { parent: NodeId(999), name: b"." });
+    let gone = client.node(FuseRequest::Lookup { parent: NodeId(999), name: b"." });
     assert_eq!(gone, Err(Errno::STALE));
 }
 
@@ -177,7 +189,7 @@ fn set_bits_go_where_the_kernel_says_so() {
     let client = Client::new();
     let node = client.create(b"file").id;
     let set = |change, kills_set_bits| {
-        let changed = client.node(Request::SetAttr { node, change, kills_set_bits });
+        let changed = client.node(FuseRequest::SetAttr { node, change, kills_set_bits });
         changed.expect("it is there").attr.mode
     };
     let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
@@ -188,7 +200,7 @@ fn set_bits_go_where_the_kernel_says_so() {
     assert_eq!(set(size(), true), 0o711);
     assert_eq!(set(mode(0o6711), true), 0o6711, "no new size");
     client.done(write(node, 0, b"abc", true)).expect("it is a file");
-    assert_eq!(client.node(Request::GetAttr { node }).expect("it is there").attr.mode, 0o711);
+    assert_eq!(client.node(FuseRequest::GetAttr { node }).expect("it is there").attr.mode, 0o711);
 }
 
 #[test]
@@ -198,9 +210,9 @@ fn links_and_renames_reach_the_right_names() {
     let b = client.create(b"b");
     let rename = |mode| {
         let (source, target) = ((ROOT_NODE, &b"a"[..]), (ROOT_NODE, &b"b"[..]));
-        client.done(Request::Rename { source, target, mode })
+        client.done(FuseRequest::Rename { source, target, mode })
     };
-    let find = |name: &[u8]| client.node(Request::Lookup { parent: ROOT_NODE, name });
+    let find = |name: &[u8]| client.node(FuseRequest::Lookup { parent: ROOT_NODE, name });
     assert_eq!(rename(RenameMode::NoReplace), Err(Errno::EXIST));
     rename(RenameMode::Exchange).expect("both are there");
     assert_eq!(find(b"a").expect("there").id, b.id);
@@ -208,12 +220,12 @@ fn links_and_renames_reach_the_right_names() {
     assert_eq!(find(b"a"), Err(Errno::NOENT));
     assert_eq!(find(b"b").expect("there").id, b.id);
 
-    let what = Request::Link { node: b.id, parent: ROOT_NODE, name: b"c" };
+    let what = FuseRequest::Link { node: b.id, parent: ROOT_NODE, name: b"c" };
     assert_eq!(client.node(what).expect("c is free").attr.nlink, 2);
-    let what = Request::Symlink { parent: ROOT_NODE, name: b"s", target: b"to\xfe" };
+    let what = FuseRequest::Symlink { parent: ROOT_NODE, name: b"s", target: b"to\xfe" };
     let link = client.node(what).expect("s is free");
-    assert_eq!(client.data(Request::ReadLink { node: link.id }), b"to\xfe");
-    assert_eq!(client.node(Request::GetAttr { node: a.id }).expect("referenced").attr.nlink, 0);
+    assert_eq!(client.data(FuseRequest::ReadLink { node: link.id }), b"to\xfe");
+    assert_eq!(client.node(FuseRequest::GetAttr { node: a.id }).expect("referenced").attr.nlink, 0);
 }
 
 #[test]
@@ -240,7 +252,7 @@ fn a_listing_goes_on_where_it_stopped() {
 #[test]
 fn a_listing_with_nodes_references_what_it_shows_and_no_more() {
     let client = Client::new();
-    let nodes: Vec<Node> = [b"a", b"b", b"c"].map(|name| client.create(name)).into();
+    let nodes: Vec<FuseNode> = [b"a", b"b", b"c"].map(|name| client.create(name)).into();
     assert_eq!(client.list(0, true, 4).seen.len(), 4, ". .. a b");
     let references = |index: usize| client.fs.references(nodes[index].attr.ino);
     assert_eq!([references(0), references(1), references(2)], [Some(2), Some(2), Some(1)]);
@@ -257,7 +269,7 @@ fn an_unreadable_file_is_listed_without_a_reference() {
     let (name, id, has_node, _) = seen.last().expect("it is listed");
     assert_eq!((&name[..], *id, *has_node), (DAMAGED, made.id, false));
     assert_eq!(client.fs.references(made.attr.ino), Some(1));
-    let error = client.node(Request::Lookup { parent: ROOT_NODE, name: DAMAGED });
+    let error = client.node(FuseRequest::Lookup { parent: ROOT_NODE, name: DAMAGED });
     assert_eq!(error, Err(Errno::UCLEAN));
 }
 
@@ -269,15 +281,15 @@ fn errors_keep_their_numbers() {
     let long = [b'n'; 256];
     let make = |parent, name| {
         let kind = FileKind::Fifo;
-        client.node(Request::MakeNode { parent, name, kind, new: NEW, rdev: 0 })
+        client.node(FuseRequest::MakeNode { parent, name, kind, new: NEW, rdev: 0 })
     };
-    assert_eq!(client.node(Request::Lookup { parent: ROOT_NODE, name }), Err(Errno::NOENT));
+    assert_eq!(client.node(FuseRequest::Lookup { parent: ROOT_NODE, name }), Err(Errno::NOENT));
     assert_eq!(make(file, name), Err(Errno::NOTDIR));
     assert_eq!(make(ROOT_NODE, &long), Err(Errno::NAMETOOLONG));
-    assert_eq!(client.done(Request::Rmdir { parent: ROOT_NODE, name }), Err(Errno::NOENT));
+    assert_eq!(client.done(FuseRequest::Rmdir { parent: ROOT_NODE, name }), Err(Errno::NOENT));
     let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     assert_eq!(
-        client.node(Request::SetAttr { node: NodeId(999), change, kills_set_bits: false }),
+        client.node(FuseRequest::SetAttr { node: NodeId(999), change, kills_set_bits: false }),
         Err(Errno::STALE)
     );
 }
@@ -285,11 +297,11 @@ fn errors_keep_their_numbers() {
 #[test]
 fn what_is_declined_makes_the_kernel_help_itself() {
     let client = Client::new();
-    let decline = |what| client.done(Request::Decline(what));
-    let open = Request::Open { node: ROOT_NODE, is_directory: true };
+    let decline = |what| client.done(FuseRequest::Decline(what));
+    let open = FuseRequest::Open { node: ROOT_NODE, is_directory: true };
     assert_eq!(client.done(open), Err(Errno::NOSYS), "there is nothing to open");
     let (parent, name) = (ROOT_NODE, &b"new"[..]);
-    let create = Request::Create { parent, name, new: NEW, is_exclusive: false };
+    let create = FuseRequest::Create { parent, name, new: NEW, is_exclusive: false };
     assert_eq!(client.done(create), Err(Errno::NOSYS));
     for what in [Declined::Flush, Declined::Access, Declined::Lock] {
         assert_eq!(decline(what), Err(Errno::NOSYS), "{what:?}");
@@ -297,14 +309,17 @@ fn what_is_declined_makes_the_kernel_help_itself() {
     assert_eq!(decline(Declined::Ioctl), Err(Errno::NOTTY));
     // What the file system has not is declined in the same way.
     let node = client.create(b"file").id;
-    let what = Request::GetXattr { node, name: b"user.x", room_bytes: 0 };
+    let what = FuseRequest::GetXattr { node, name: b"user.x", room_bytes: 0 };
     assert_eq!(client.done(what), Err(Errno::NOSYS));
-    let what = Request::Seek { node, offset: 0, what: Seek::Data };
+    let what = FuseRequest::Seek { node, offset: 0, what: Seek::Data };
     assert_eq!(client.done(what), Err(Errno::NOSYS));
-    assert_eq!(client.done(Request::Tmpfile { parent: ROOT_NODE, new: NEW }), Err(Errno::NOSYS));
+    assert_eq!(
+        client.done(FuseRequest::Tmpfile { parent: ROOT_NODE, new: NEW }),
+        Err(Errno::NOSYS)
+    );
     // But not for good what is only refused this time.
     let mode = Fallocate::PunchHole;
-    let what = Request::Fallocate { node, offset: 0, length_bytes: 1, mode };
+    let what = FuseRequest::Fallocate { node, offset: 0, length_bytes: 1, mode };
     assert_eq!(client.done(what), Err(Errno::OPNOTSUPP));
 }
 
@@ -314,11 +329,11 @@ struct Lookups {
     replies: Arc<parking_lot::Mutex<Vec<bool>>>,
 }
 
-impl Transport for Lookups {
-    fn serve(self: Box<Self>, server: Arc<Server>) -> Result<(), TransportError> {
+impl FuseTransport for Lookups {
+    fn serve(self: Box<Self>, server: Arc<FuseServer>) -> Result<(), TransportError> {
         let mut scratch = Vec::new();
         for name in self.names {
-            let request = Request::Lookup { parent: ROOT_NODE, name };
+            let request = FuseRequest::Lookup { parent: ROOT_NODE, name };
             let reply = server.answer(SENDER, request, &mut scratch);
             self.replies.lock().push(matches!(reply, Reply::Entry(_)));
         }

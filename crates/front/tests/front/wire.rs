@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::vnode::api::{
-    AlignedBuffer, Caller, FileKind, FileSystem, NewInode, SharedBytes, Timestamp,
-};
-use front::fuse::{Apart, Exchange, Incoming, KeptReplies, Server};
+use engine::api::{AlignedBuffer, Caller, FileKind, FileSystem, NewInode, SharedBytes, Timestamp};
+use front::fuse::{CollectedReplies, Exchange, FuseServer, Incoming, MessageData};
 use rustix::io::Errno;
 
 use crate::memory_fs::{MemoryFs, PANICKING};
@@ -23,7 +21,7 @@ const CASES: u64 = 100_000;
 struct Kernel {
     fs: Arc<MemoryFs>,
     exchange: Exchange,
-    sent: Arc<KeptReplies>,
+    sent: Arc<CollectedReplies>,
     /// Whether the data of the next WRITE comes apart from what is before it, as it does by turns.
     is_apart: bool,
 }
@@ -31,8 +29,8 @@ struct Kernel {
 impl Kernel {
     fn new() -> Kernel {
         let fs = Arc::new(MemoryFs::new());
-        let server = Server::new(fs.clone());
-        let sent = Arc::new(KeptReplies::default());
+        let server = FuseServer::new(fs.clone());
+        let sent = Arc::new(CollectedReplies::default());
         let exchange = Exchange::new(Arc::new(server), sent.clone());
         Kernel { fs, exchange, sent, is_apart: false }
     }
@@ -60,7 +58,7 @@ impl Kernel {
         } else {
             (message, None)
         };
-        self.exchange.answer(Incoming { head, data: data.as_ref().map(Apart::Shared) });
+        self.exchange.answer(Incoming { head, data: data.as_ref().map(MessageData::Shared) });
         let mut replies = self.sent.take();
         assert!(replies.len() <= 1, "{} replies", replies.len());
         let whole = replies.pop()?;
@@ -554,6 +552,8 @@ fn messages_are_counted_by_operation() {
     // That there is no such name is an answer.
     let (errno, _) = kernel.ask(1, 1, b"none\0").expect("a reply");
     assert_eq!(errno, 0);
+    // And that there is none to remove.
+    assert_eq!(kernel.ask(10, 1, b"none\0").expect("a reply").0, -2);
     kernel.ask(4711, node, &[]);
     let counts = kernel.exchange.counts().get();
     let of = |name: &str| {
@@ -564,6 +564,7 @@ fn messages_are_counted_by_operation() {
     assert_eq!(of("GETATTR"), Some((3, 0)));
     assert_eq!(of("FSYNC"), Some((1, 0)));
     assert_eq!(of("LOOKUP"), Some((2, 0)));
+    assert_eq!(of("UNLINK"), Some((1, 0)));
     assert_eq!(of("OTHER"), Some((1, 1)));
     assert_eq!(of("WRITE"), None);
     assert!(counts.iter().all(|it| (it.answered == 0) == (it.latency_ns == 0)));

@@ -1,6 +1,6 @@
-//! The locks under `shuttle`: each acquisition is a point where another thread may go on.
+//! The locks under `shuttle`: each acquisition may switch threads.
 //!
-//! No lock is poisoned: a panic ends the whole test.
+//! No lock is poisoned, because a panic ends the whole test.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -15,7 +15,7 @@ pub struct Mutex<T: ?Sized> {
 }
 
 impl<T> Mutex<T> {
-    /// Returns an unlocked mutex around `value`.
+    /// Returns an unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex { inner: shuttled::Mutex::new(value) }
     }
@@ -37,7 +37,7 @@ impl<T: ?Sized> Mutex<T> {
         self.inner.try_lock().ok().map(|inner| MutexGuard { inner: Some(inner) })
     }
 
-    /// Returns the value; no lock is needed, for nobody else can hold a reference.
+    /// Returns the value. `&mut self` excludes other users, so no lock is taken.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,10 +49,10 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     }
 }
 
-/// Access to the value of a [`Mutex`]; dropping it unlocks.
+/// Access to the value of a [`Mutex`], until dropped.
 #[must_use = "dropping the guard unlocks at once"]
 pub struct MutexGuard<'a, T: ?Sized> {
-    /// `None` only while a condition is waited for.
+    /// `None` only during a condition wait.
     inner: Option<shuttled::MutexGuard<'a, T>>,
 }
 
@@ -85,7 +85,7 @@ pub struct RwLock<T: ?Sized> {
 }
 
 impl<T> RwLock<T> {
-    /// Returns an unlocked lock around `value`.
+    /// Returns an unlocked lock.
     pub const fn new(value: T) -> RwLock<T> {
         RwLock { inner: shuttled::RwLock::new(value) }
     }
@@ -97,12 +97,12 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Blocks until no writer holds the lock, and takes it with the other readers.
+    /// Takes the lock for reading, once no writer holds it.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         RwLockReadGuard { inner: self.inner.read().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Blocks until nobody holds the lock, and takes it.
+    /// Takes the lock for writing, once it is free.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         RwLockWriteGuard { inner: self.inner.write().unwrap_or_else(PoisonError::into_inner) }
     }
@@ -112,12 +112,12 @@ impl<T: ?Sized> RwLock<T> {
         self.inner.try_read().ok().map(|inner| RwLockReadGuard { inner })
     }
 
-    /// Takes the lock for writing if nobody holds it.
+    /// Takes the lock for writing if it is free.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.inner.try_write().ok().map(|inner| RwLockWriteGuard { inner })
     }
 
-    /// Returns the value; no lock is needed, for nobody else can hold a reference.
+    /// Returns the value. `&mut self` excludes other users, so no lock is taken.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,7 +129,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-/// Shared access to the value of a [`RwLock`]; dropping it unlocks.
+/// Shared access to the value of a [`RwLock`], until dropped.
 #[must_use = "dropping the guard unlocks at once"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     inner: shuttled::RwLockReadGuard<'a, T>,
@@ -143,7 +143,7 @@ impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
     }
 }
 
-/// Sole access to the value of a [`RwLock`]; dropping it unlocks.
+/// Sole access to the value of a [`RwLock`], until dropped.
 #[must_use = "dropping the guard unlocks at once"]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     inner: shuttled::RwLockWriteGuard<'a, T>,
@@ -163,9 +163,7 @@ impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
     }
 }
 
-/// A place to wait for a change of what a [`Mutex`] guards.
-///
-/// A wait may end without a notification: check the condition in a loop.
+/// A condition variable. Wakeups may be spurious: check the condition in a loop.
 #[derive(Default)]
 pub struct Condvar {
     inner: shuttled::Condvar,
@@ -178,7 +176,7 @@ impl fmt::Debug for Condvar {
 }
 
 impl Condvar {
-    /// Returns a condition that nobody waits for.
+    /// Returns a condition variable without waiters.
     #[must_use]
     pub const fn new() -> Condvar {
         Condvar { inner: shuttled::Condvar::new() }
@@ -190,19 +188,19 @@ impl Condvar {
         guard.inner = Some(self.inner.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// As [`Condvar::wait`]: there is no time here, and the answer is that none has passed.
+    /// Waits without a timeout, as there is no time here, and returns false.
     #[must_use]
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _timeout_ns: u64) -> bool {
         self.wait(guard);
         false
     }
 
-    /// Wakes one of those who wait, if any; which one is a choice of the schedule.
+    /// Wakes one waiter, chosen by the schedule.
     pub fn notify_one(&self) {
         self.inner.notify_one();
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         self.inner.notify_all();
     }

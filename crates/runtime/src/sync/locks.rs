@@ -1,14 +1,13 @@
-//! The locks as they are used: `parking_lot`'s, which a simulated run schedules.
+//! The production locks: `parking_lot` with hooks for simulated runs.
 //!
-//! Every program pays for what a simulated run needs, so that is out of the way: a lock asks one
-//! flag of its thread, and whatever follows from it is in functions of its own.
+//! A lock checks one thread-local flag; the rest of the hooks is out of line.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 #[cfg(feature = "sim")]
-use super::sim::{self, Key, Release};
+use super::sim::{self, LockKey, LockRelease};
 
 /// Mutual exclusion over a value.
 #[derive(Default)]
@@ -17,7 +16,7 @@ pub struct Mutex<T: ?Sized> {
 }
 
 impl<T> Mutex<T> {
-    /// Returns an unlocked mutex around `value`.
+    /// Returns an unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex { inner: parking_lot::Mutex::new(value) }
     }
@@ -43,9 +42,9 @@ impl<T: ?Sized> Mutex<T> {
     #[cold]
     #[track_caller]
     fn lock_scheduled(&self) -> MutexGuard<'_, T> {
-        let key = Key::of_lock(&self.inner);
+        let key = LockKey::of_lock(&self.inner);
         let inner = sim::acquire(key, || self.inner.try_lock());
-        MutexGuard { inner, _release: Release::to(key) }
+        MutexGuard { inner, _release: LockRelease::to(key) }
     }
 
     /// Takes the lock if it is free.
@@ -53,16 +52,16 @@ impl<T: ?Sized> Mutex<T> {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
             sim::schedule();
-            let key = Key::of_lock(&self.inner);
+            let key = LockKey::of_lock(&self.inner);
             return self
                 .inner
                 .try_lock()
-                .map(|inner| MutexGuard { inner, _release: Release::to(key) });
+                .map(|inner| MutexGuard { inner, _release: LockRelease::to(key) });
         }
         self.inner.try_lock().map(MutexGuard::plain)
     }
 
-    /// Returns the value; no lock is needed, for nobody else can hold a reference.
+    /// Returns the value. `&mut self` excludes other users, so no lock is taken.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
@@ -74,22 +73,22 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     }
 }
 
-/// Access to the value of a [`Mutex`]; dropping it unlocks.
+/// Access to the value of a [`Mutex`], until dropped.
 #[must_use = "dropping the guard unlocks at once"]
 pub struct MutexGuard<'a, T: ?Sized> {
     inner: parking_lot::MutexGuard<'a, T>,
-    // Dropped after `inner`: those it wakes find the lock free.
+    // Dropped after `inner`, so that woken threads find the lock free.
     #[cfg(feature = "sim")]
-    _release: Release,
+    _release: LockRelease,
 }
 
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
-    /// A guard of a thread that no scheduler has: its drop unlocks, and that is all.
+    /// Guard of a thread outside a scheduler.
     fn plain(inner: parking_lot::MutexGuard<'a, T>) -> Self {
         MutexGuard {
             inner,
             #[cfg(feature = "sim")]
-            _release: Release::to_nobody(),
+            _release: LockRelease::to_nobody(),
         }
     }
 }
@@ -121,7 +120,7 @@ pub struct RwLock<T: ?Sized> {
 }
 
 impl<T> RwLock<T> {
-    /// Returns an unlocked lock around `value`.
+    /// Returns an unlocked lock.
     pub const fn new(value: T) -> RwLock<T> {
         RwLock { inner: parking_lot::RwLock::new(value) }
     }
@@ -133,9 +132,8 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Blocks until no writer holds the lock, and takes it with the other readers.
-    ///
-    /// Not to be taken twice by one thread: a writer waiting in between would stop both.
+    /// Takes the lock for reading, once no writer holds it. Never twice on one thread: a writer in
+    /// between would block both.
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         #[cfg(feature = "sim")]
@@ -149,12 +147,12 @@ impl<T: ?Sized> RwLock<T> {
     #[cold]
     #[track_caller]
     fn read_scheduled(&self) -> RwLockReadGuard<'_, T> {
-        let key = Key::of_lock(&self.inner);
+        let key = LockKey::of_lock(&self.inner);
         let inner = sim::acquire(key, || self.inner.try_read());
-        RwLockReadGuard { inner, _release: Release::to(key) }
+        RwLockReadGuard { inner, _release: LockRelease::to(key) }
     }
 
-    /// Blocks until nobody holds the lock, and takes it.
+    /// Takes the lock for writing, once it is free.
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         #[cfg(feature = "sim")]
@@ -168,9 +166,9 @@ impl<T: ?Sized> RwLock<T> {
     #[cold]
     #[track_caller]
     fn write_scheduled(&self) -> RwLockWriteGuard<'_, T> {
-        let key = Key::of_lock(&self.inner);
+        let key = LockKey::of_lock(&self.inner);
         let inner = sim::acquire(key, || self.inner.try_write());
-        RwLockWriteGuard { inner, _release: Release::to(key) }
+        RwLockWriteGuard { inner, _release: LockRelease::to(key) }
     }
 
     /// Takes the lock for reading if no writer holds it.
@@ -178,30 +176,30 @@ impl<T: ?Sized> RwLock<T> {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
             sim::schedule();
-            let key = Key::of_lock(&self.inner);
+            let key = LockKey::of_lock(&self.inner);
             return self
                 .inner
                 .try_read()
-                .map(|inner| RwLockReadGuard { inner, _release: Release::to(key) });
+                .map(|inner| RwLockReadGuard { inner, _release: LockRelease::to(key) });
         }
         self.inner.try_read().map(RwLockReadGuard::plain)
     }
 
-    /// Takes the lock for writing if nobody holds it.
+    /// Takes the lock for writing if it is free.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
             sim::schedule();
-            let key = Key::of_lock(&self.inner);
+            let key = LockKey::of_lock(&self.inner);
             return self
                 .inner
                 .try_write()
-                .map(|inner| RwLockWriteGuard { inner, _release: Release::to(key) });
+                .map(|inner| RwLockWriteGuard { inner, _release: LockRelease::to(key) });
         }
         self.inner.try_write().map(RwLockWriteGuard::plain)
     }
 
-    /// Returns the value; no lock is needed, for nobody else can hold a reference.
+    /// Returns the value. `&mut self` excludes other users, so no lock is taken.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
@@ -213,21 +211,20 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-/// Shared access to the value of a [`RwLock`]; dropping it unlocks.
+/// Shared access to the value of a [`RwLock`], until dropped.
 #[must_use = "dropping the guard unlocks at once"]
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     inner: parking_lot::RwLockReadGuard<'a, T>,
     #[cfg(feature = "sim")]
-    _release: Release,
+    _release: LockRelease,
 }
 
 impl<'a, T: ?Sized> RwLockReadGuard<'a, T> {
-    /// A guard of a thread that no scheduler has: its drop unlocks, and that is all.
     fn plain(inner: parking_lot::RwLockReadGuard<'a, T>) -> Self {
         RwLockReadGuard {
             inner,
             #[cfg(feature = "sim")]
-            _release: Release::to_nobody(),
+            _release: LockRelease::to_nobody(),
         }
     }
 }
@@ -240,21 +237,20 @@ impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
     }
 }
 
-/// Sole access to the value of a [`RwLock`]; dropping it unlocks.
+/// Sole access to the value of a [`RwLock`], until dropped.
 #[must_use = "dropping the guard unlocks at once"]
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     inner: parking_lot::RwLockWriteGuard<'a, T>,
     #[cfg(feature = "sim")]
-    _release: Release,
+    _release: LockRelease,
 }
 
 impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
-    /// A guard of a thread that no scheduler has: its drop unlocks, and that is all.
     fn plain(inner: parking_lot::RwLockWriteGuard<'a, T>) -> Self {
         RwLockWriteGuard {
             inner,
             #[cfg(feature = "sim")]
-            _release: Release::to_nobody(),
+            _release: LockRelease::to_nobody(),
         }
     }
 }
@@ -273,9 +269,7 @@ impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
     }
 }
 
-/// A place to wait for a change of what a [`Mutex`] guards.
-///
-/// A wait may end without a notification: check the condition in a loop.
+/// A condition variable. Wakeups may be spurious: check the condition in a loop.
 #[derive(Default)]
 pub struct Condvar {
     inner: parking_lot::Condvar,
@@ -288,7 +282,7 @@ impl fmt::Debug for Condvar {
 }
 
 impl Condvar {
-    /// Returns a condition that nobody waits for.
+    /// Returns a condition variable without waiters.
     #[must_use]
     pub const fn new() -> Condvar {
         Condvar { inner: parking_lot::Condvar::new() }
@@ -299,40 +293,39 @@ impl Condvar {
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
-            sim::wait_condition(Key::of_condition(self), &mut guard.inner, None);
+            sim::wait_condition(LockKey::of_condition(self), &mut guard.inner, None);
             return;
         }
         self.inner.wait(&mut guard.inner);
     }
 
-    /// As [`Condvar::wait`], but for at most `timeout_ns` nanoseconds. Returns whether that time
-    /// passed without a notification.
+    /// Waits for at most `timeout_ns` nanoseconds. Returns whether the time ran out.
     #[track_caller]
     #[must_use]
     pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, timeout_ns: u64) -> bool {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
-            let key = Key::of_condition(self);
+            let key = LockKey::of_condition(self);
             return sim::wait_condition(key, &mut guard.inner, Some(timeout_ns));
         }
         self.inner.wait_for(&mut guard.inner, Duration::from_nanos(timeout_ns)).timed_out()
     }
 
-    /// Wakes one of those who wait, if any; which one is not said.
+    /// Wakes one waiter, an unspecified one.
     pub fn notify_one(&self) {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
-            sim::notify_one(Key::of_condition(self));
+            sim::notify_one(LockKey::of_condition(self));
             return;
         }
         self.inner.notify_one();
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         #[cfg(feature = "sim")]
         if sim::is_registered() {
-            sim::notify_all(Key::of_condition(self));
+            sim::notify_all(LockKey::of_condition(self));
             return;
         }
         self.inner.notify_all();

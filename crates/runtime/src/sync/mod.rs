@@ -1,20 +1,17 @@
 //! Locks that a simulated run can schedule.
 //!
-//! [`Mutex`], [`RwLock`] and [`Condvar`] are what the engine and the storage layers lock with. In
-//! normal use they are thin wrappers over `parking_lot`: no poisoning, no allocation. With the
-//! feature `sim`, on a thread that belongs to a `sim::Scheduler`, every acquisition is a point
-//! where the seed may hand the baton to another thread, and a thread that must wait is parked in
-//! the scheduler, so that the same seed gives the same run.
-//!
-//! With the feature `shuttle` they are that crate's instead, which runs a small test again and
-//! again, each time with its threads in another order: such a build is for those tests alone.
+//! Normally [`Mutex`], [`RwLock`] and [`Condvar`] are thin wrappers over `parking_lot`, without
+//! poisoning or allocation. With the feature `sim`, on a thread of a `sim::Scheduler`, acquisitions
+//! are scheduling points and the scheduler parks waiting threads, so that a seed determines the
+//! run. With the feature `shuttle`, for tests only, they are that crate's locks, which explore many
+//! thread orders.
 //!
 //! # Concurrency
 //!
-//! A lock that a simulated thread uses must be used by threads of the same scheduler only, for as
-//! long as the scheduler runs: an outside thread does not know whom to wake.
+//! While a scheduler runs, other threads must not use its threads' locks: they don't wake the
+//! waiters.
 //!
-//! Not here: the order in which locks are taken; each lock's own comment names its place.
+//! Not here: the lock order; each lock's own comment gives its place.
 
 #[cfg(feature = "shuttle")]
 mod explored;
@@ -32,7 +29,7 @@ use explored as chosen;
 #[cfg(not(feature = "shuttle"))]
 use locks as chosen;
 
-/// Whether those that these locks schedule run on one thread, and share what that has.
+/// Whether all threads of a test are one OS thread, with its thread-locals.
 pub const SHARES_ONE_THREAD: bool = cfg!(feature = "shuttle");
 
 pub use chosen::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -1,31 +1,28 @@
-//! The baton scheduler: many threads, of which one runs, and the seed says which.
+//! The baton scheduler: runs many threads one at a time, in an order determined by the seed.
 //!
-//! Each client and each job of a simulated run is an OS thread that runs only while it holds the
-//! baton. Whatever it does with [`crate::sync`] or with a simulated device is a scheduling point:
-//! there the seed decides whether to hand the baton on, and to whom. A thread that must wait is
-//! parked with what it waits for. So the interleaving of a run is a function of its seed.
+//! Each client and job of a simulated run is an OS thread that runs only while it holds the baton.
+//! Each use of [`crate::sync`] or of a simulated device is a scheduling point, where the seed
+//! decides whether the baton moves, and to which thread.
 //!
-//! Time is virtual: it moves by [`POINT_NS`] at each scheduling point, and jumps to the earliest
-//! sleeper when nobody can run.
+//! Time is virtual. It advances by [`POINT_NS`] at each scheduling point, and jumps to the earliest
+//! deadline when no thread can run.
 //!
 //! # Invariants
 //!
 //! - B1: At most one registered thread runs between two scheduling points.
-//! - B2: Nothing but the seed, the names and the order of the threads, and what they do, enters a
-//!   decision. Keys are addresses, so they are compared and never ordered or hashed.
-//! - B3: [`Scheduler::run`] returns, or ends the process with a report: a thread that panics, a
-//!   deadlock, and a run that goes on for too long after a power cut unwind every thread.
+//! - B2: Decisions depend only on the seed, and on names, order and actions of the threads. Keys
+//!   are addresses, so they are compared but never ordered or hashed.
+//! - B3: [`Scheduler::run`] returns, or ends the process with a report. A panic, a deadlock, or too
+//!   long a run after a power cut unwinds every thread.
 //!
 //! # Crashes
 //!
-//! [`Scheduler::cut_power`] ends the run as a power cut does: sleepers wake, simulated devices
-//! answer `DeviceError::PowerCut`, and the threads end by those errors. One that
-//! then waits for a condition that nobody is left to signal is unwound, as a cut would end it.
+//! [`Scheduler::cut_power`] ends the run: sleeping threads wake, simulated devices return
+//! `DeviceError::PowerCut`, and the errors end the threads. Threads that still wait are unwound.
 //!
 //! # Concurrency
 //!
-//! This is the one place in the engine and below that starts threads, but for those of a file
-//! device without io_uring.
+//! In the engine and below, only this module starts threads, and a file device without io_uring.
 
 #![allow(
     clippy::disallowed_methods,
@@ -45,56 +42,55 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::prng::Prng;
 
-/// Virtual nanoseconds that pass at each scheduling point: about what a short operation in memory
-/// costs, and enough that a thread which polls reaches every deadline.
+/// Virtual nanoseconds of a scheduling point: a short operation in memory, and enough for a thread
+/// that polls to reach every deadline.
 pub const POINT_NS: u64 = 1_000;
 
-/// Most threads in one run: far above any test, and small enough to search linearly.
+/// Most threads of a run: few enough for linear search.
 pub const THREADS_MAX: usize = 256;
 
-/// Scheduling points after a power cut before the threads left are unwound: an operation that has
-/// met an error ends within far fewer, so one that is still there tries for ever.
+/// Scheduling points after a power cut until threads are unwound. A thread that is left by then
+/// retries for ever.
 pub const POINTS_AFTER_CUT_MAX: u64 = 100_000;
 
-/// Chances, of which the seed picks one for the run, that a point hands the baton on: one in so
-/// many. Rare handovers find what needs a long undisturbed stretch, frequent ones what needs none.
+/// Handover probabilities, one for each run: some bugs need long undisturbed stretches, others
+/// frequent switches.
 const HANDOVER_ONE_IN: [u64; 4] = [2, 4, 16, 64];
 
-/// What a thread waits for: a lock or a condition, told apart by its address while it is waited
-/// for. The kind is part of it because a value and its first field share an address.
+/// Identity of a lock or condition. The kind is part of it, because a value and its first field
+/// share an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct LockKey {
     address: usize,
     kind: &'static str,
 }
 
-impl Key {
-    pub(super) fn of_lock<T: ?Sized>(lock: &T) -> Key {
-        Key { kind: std::any::type_name::<T>(), address: std::ptr::from_ref(lock).addr() }
+impl LockKey {
+    pub(super) fn of_lock<T: ?Sized>(lock: &T) -> LockKey {
+        LockKey { kind: std::any::type_name::<T>(), address: std::ptr::from_ref(lock).addr() }
     }
 
-    pub(super) fn of_condition(condition: &super::Condvar) -> Key {
-        Key { kind: "Condvar", address: std::ptr::from_ref(condition).addr() }
+    pub(super) fn of_condition(condition: &super::Condvar) -> LockKey {
+        LockKey { kind: "Condvar", address: std::ptr::from_ref(condition).addr() }
     }
 }
 
-/// Wakes those who wait for a lock when it is dropped, which a guard does after unlocking.
-pub(super) struct Release(Option<Key>);
+/// Wakes the waiters of a lock on drop, after unlocking.
+pub(super) struct LockRelease(Option<LockKey>);
 
-impl Release {
-    /// Wakes those who wait for `key`.
-    pub(super) fn to(key: Key) -> Release {
-        Release(Some(key))
+impl LockRelease {
+    pub(super) fn to(key: LockKey) -> LockRelease {
+        LockRelease(Some(key))
     }
 
-    /// Wakes nobody: the thread belongs to no scheduler.
+    /// Returns a release without effect, for threads outside a scheduler.
     #[inline]
-    pub(super) fn to_nobody() -> Release {
-        Release(None)
+    pub(super) fn to_nobody() -> LockRelease {
+        LockRelease(None)
     }
 }
 
-impl Drop for Release {
+impl Drop for LockRelease {
     #[inline]
     fn drop(&mut self) {
         if let Some(key) = self.0 {
@@ -103,41 +99,42 @@ impl Drop for Release {
     }
 }
 
-/// The payload that unwinds a thread which must not go on; not a failure of that thread.
-struct Unwound;
+/// Panic payload that ends a thread. Not a failure of that thread.
+struct UnwindPayload;
 
 #[derive(Clone, Copy, Debug)]
-enum Status {
-    /// Runs or could run.
+enum SimThreadStatus {
+    /// The thread runs or can run.
     Ready,
-    /// Waits for `key`, or for `deadline_ns`, or for whichever comes first.
+    /// The thread waits for `key` or `deadline_ns`, whichever comes first.
     Blocked {
-        key: Option<Key>,
+        key: Option<LockKey>,
         deadline_ns: Option<u64>,
         place: &'static Location<'static>,
     },
     Finished,
 }
 
-struct Thread {
+struct SimThread {
     name: String,
-    status: Status,
+    status: SimThreadStatus,
     /// Whether the last wait ended by its deadline.
     timed_out: bool,
-    /// Signalled when the baton is for this thread.
+    /// Signalled when the thread gets the baton.
     baton: Arc<Condvar>,
 }
 
-impl Thread {
-    fn waits_for(&self, key: Key) -> bool {
-        matches!(self.status, Status::Blocked { key: Some(waits_for), .. } if waits_for == key)
+impl SimThread {
+    fn waits_for(&self, key: LockKey) -> bool {
+        let SimThreadStatus::Blocked { key: waits_for, .. } = self.status else { return false };
+        waits_for == Some(key)
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum SchedulerMode {
     Running,
-    /// The power is cut; so many more scheduling points are allowed.
+    /// The power is cut.
     Cut {
         points_left: u64,
     },
@@ -145,49 +142,46 @@ enum Mode {
     Unwinding,
 }
 
-enum Failure {
-    /// What a thread panicked with.
+enum SchedulerFailure {
     Panic(Box<dyn Any + Send>),
-    /// Who waited for what.
+    /// Report of all waiting threads.
     Deadlock(String),
 }
 
-struct State {
+struct SchedulerState {
     prng: Prng,
     handover_one_in: u64,
     now_ns: u64,
-    threads: Vec<Thread>,
-    /// Who holds the baton.
+    threads: Vec<SimThread>,
     running: Option<usize>,
-    mode: Mode,
-    /// Why every thread is unwound; the first reason stays.
-    failure: Option<Failure>,
+    mode: SchedulerMode,
+    /// First reason for unwinding.
+    failure: Option<SchedulerFailure>,
     is_cut: bool,
     statistics: Statistics,
 }
 
-/// What happened in a run so far.
+/// Counters of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Scheduling points passed.
     pub point_count: u64,
-    /// Times the baton went to another thread.
+    /// Moves of the baton.
     pub handover_count: u64,
-    /// Operations begun and not ended (see [`Scheduler::operation`]).
+    /// Operations in flight (see [`Scheduler::operation`]).
     pub in_flight: usize,
     /// Most operations in flight at one time.
     pub in_flight_max: usize,
-    /// Operations in flight when the power was cut. A run that was cut with fewer than two says
-    /// nothing about concurrency.
+    /// Operations in flight at the power cut. Below two, the run tests no concurrency.
     pub in_flight_at_cut: Option<usize>,
-    /// Hash of every decision and of everything given to [`Scheduler::note`].
+    /// Hash of every decision, and of every call of [`Scheduler::note`].
     pub trace_hash: u64,
 }
 
-/// Runs threads one at a time, in an order that only the seed decides.
+/// Runs threads one at a time, in an order determined by the seed.
 pub struct Scheduler {
     seed: u64,
-    state: Mutex<State>,
+    state: Mutex<SchedulerState>,
 }
 
 impl std::fmt::Debug for Scheduler {
@@ -196,10 +190,10 @@ impl std::fmt::Debug for Scheduler {
     }
 }
 
-/// One thread of a run: its name for reports, and what it does.
-pub type Job<'env> = (String, Box<dyn FnOnce() + Send + 'env>);
+/// One thread of a run: its name in reports, and its work.
+pub type SimThreadTask<'env> = (String, Box<dyn FnOnce() + Send + 'env>);
 
-/// Marks an operation as in flight until it is dropped.
+/// Marks an operation as in flight until dropped.
 #[must_use = "the operation ends when this is dropped"]
 #[derive(Debug)]
 pub struct OperationMark(Arc<Scheduler>);
@@ -212,23 +206,23 @@ impl Drop for OperationMark {
 
 thread_local! {
     static CURRENT: RefCell<Option<(Arc<Scheduler>, usize)>> = const { RefCell::new(None) };
-    /// Whether there is a current one: what every lock of every thread asks.
+    /// Whether `CURRENT` is set. Threads outside a scheduler pay for this check only.
     static IS_REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Scheduler {
-    /// Returns a scheduler at virtual time 0 that has run nothing.
+    /// Returns a scheduler at virtual time 0.
     #[must_use]
     pub fn new(seed: u64) -> Arc<Scheduler> {
         let mut prng = Prng::from_seed(seed);
         let choice = usize::try_from(prng.below(4)).expect("below 4");
-        let state = State {
+        let state = SchedulerState {
             handover_one_in: HANDOVER_ONE_IN[choice],
             prng,
             now_ns: 0,
             threads: Vec::new(),
             running: None,
-            mode: Mode::Running,
+            mode: SchedulerMode::Running,
             failure: None,
             is_cut: false,
             statistics: Statistics::default(),
@@ -236,15 +230,13 @@ impl Scheduler {
         Arc::new(Scheduler { seed, state: Mutex::new(state) })
     }
 
-    /// Runs `jobs` as threads to their end.
-    ///
-    /// May be called again for a next phase, unless the power was cut.
+    /// Runs `jobs` as threads to their end. Callable again for a next phase, unless the power was
+    /// cut.
     ///
     /// # Panics
     ///
-    /// With the panic of the first thread that panicked, or with a report of who waits for what
-    /// when no thread can go on. Both after every thread has been unwound.
-    pub fn run(self: &Arc<Scheduler>, jobs: Vec<Job<'_>>) {
+    /// With the first panic of a thread, or a report of a deadlock, after unwinding every thread.
+    pub fn run(self: &Arc<Scheduler>, jobs: Vec<SimThreadTask<'_>>) {
         assert!(jobs.len() <= THREADS_MAX, "at most {THREADS_MAX} threads in a run");
         assert!(!is_registered(), "a simulated thread cannot run a scheduler");
         self.enlist(&jobs);
@@ -260,27 +252,27 @@ impl Scheduler {
         let failure = self.state.lock().failure.take();
         match failure {
             None => {}
-            // Reported by the panic hook where it happened.
-            Some(Failure::Panic(payload)) => resume_unwind(payload),
-            Some(Failure::Deadlock(report)) => panic!("seed {}: {report}", self.seed),
+            // The panic hook has reported it already.
+            Some(SchedulerFailure::Panic(payload)) => resume_unwind(payload),
+            Some(SchedulerFailure::Deadlock(report)) => panic!("seed {}: {report}", self.seed),
         }
     }
 
-    fn enlist(&self, jobs: &[Job<'_>]) {
+    fn enlist(&self, jobs: &[SimThreadTask<'_>]) {
         let mut state = self.state.lock();
         assert!(!state.is_cut, "the power is cut: a new life needs a new scheduler");
         assert!(state.running.is_none(), "a scheduler runs one set of threads at a time");
         state.threads.clear();
-        state.threads.extend(jobs.iter().map(|(name, _)| Thread {
+        state.threads.extend(jobs.iter().map(|(name, _)| SimThread {
             name: name.clone(),
-            status: Status::Ready,
+            status: SimThreadStatus::Ready,
             timed_out: false,
             baton: Arc::new(Condvar::new()),
         }));
         state.running = state.choose();
     }
 
-    /// The life of thread `index`: waits for the baton, works, and hands the baton on.
+    /// Body of thread `index`.
     fn live(self: &Arc<Scheduler>, index: usize, work: Box<dyn FnOnce() + Send + '_>) {
         CURRENT.set(Some((Arc::clone(self), index)));
         IS_REGISTERED.set(true);
@@ -293,27 +285,26 @@ impl Scheduler {
         CURRENT.set(None);
 
         let mut state = self.state.lock();
-        state.threads[index].status = Status::Finished;
+        state.threads[index].status = SimThreadStatus::Finished;
         if let Err(payload) = outcome
-            && !payload.is::<Unwound>()
+            && !payload.is::<UnwindPayload>()
         {
-            state.failure.get_or_insert(Failure::Panic(payload));
+            state.failure.get_or_insert(SchedulerFailure::Panic(payload));
             state.unwind_all();
         }
         state.running = state.choose();
         state.signal_running();
     }
 
-    /// Blocks the OS thread until `me` holds the baton.
-    fn await_baton(&self, mut state: MutexGuard<'_, State>, me: usize) {
+    fn await_baton(&self, mut state: MutexGuard<'_, SchedulerState>, me: usize) {
         let baton = Arc::clone(&state.threads[me].baton);
         while state.running != Some(me) {
             baton.wait(&mut state);
         }
     }
 
-    /// Gives the baton to a thread the seed picks, and returns when `me` has it again.
-    fn hand_over(&self, mut state: MutexGuard<'_, State>, me: usize) {
+    /// Passes the baton to a thread chosen by the seed, and waits until `me` has it again.
+    fn hand_over(&self, mut state: MutexGuard<'_, SchedulerState>, me: usize) {
         state.running = state.choose();
         if state.running == Some(me) {
             return;
@@ -323,7 +314,7 @@ impl Scheduler {
         self.await_baton(state, me);
     }
 
-    /// Passes a scheduling point; the baton moves if `always`, or if the seed says so.
+    /// Passes a scheduling point. The baton moves if `always`, or by the seed.
     fn point(&self, me: usize, always: bool) {
         let mut state = self.state.lock();
         state.pass_point();
@@ -333,24 +324,24 @@ impl Scheduler {
         }
     }
 
-    /// Parks `me` until `key` is notified or the deadline has come; returns whether the latter.
-    /// Does not unwind: callers do, once they hold what they must hold.
+    /// Parks `me` until `key` is notified or the deadline passes, and returns whether the deadline
+    /// passed. In a run that is unwound, the caller unwinds later, when it has its locks again.
     fn block(
         &self,
         me: usize,
-        key: Option<Key>,
+        key: Option<LockKey>,
         deadline_ns: Option<u64>,
         place: &'static Location<'static>,
     ) -> bool {
         let mut state = self.state.lock();
         state.pass_point();
         state.threads[me].timed_out = false;
-        state.threads[me].status = Status::Blocked { key, deadline_ns, place };
+        state.threads[me].status = SimThreadStatus::Blocked { key, deadline_ns, place };
         self.hand_over(state, me);
         self.state.lock().threads[me].timed_out
     }
 
-    /// Returns the virtual time, in nanoseconds since the scheduler was made.
+    /// Returns the virtual time in nanoseconds.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.state.lock().now_ns
@@ -362,7 +353,7 @@ impl Scheduler {
         self.seed
     }
 
-    /// Cuts the power: see the module's header. Once cut it stays cut.
+    /// Cuts the power, for good: see the module's header.
     pub fn cut_power(&self) {
         let mut state = self.state.lock();
         if state.is_cut {
@@ -370,12 +361,12 @@ impl Scheduler {
         }
         state.is_cut = true;
         state.statistics.in_flight_at_cut = Some(state.statistics.in_flight);
-        if state.mode == Mode::Running {
-            state.mode = Mode::Cut { points_left: POINTS_AFTER_CUT_MAX };
+        if state.mode == SchedulerMode::Running {
+            state.mode = SchedulerMode::Cut { points_left: POINTS_AFTER_CUT_MAX };
         }
         for thread in &mut state.threads {
-            if matches!(thread.status, Status::Blocked { key: None, .. }) {
-                thread.status = Status::Ready;
+            if matches!(thread.status, SimThreadStatus::Blocked { key: None, .. }) {
+                thread.status = SimThreadStatus::Ready;
             }
         }
     }
@@ -395,19 +386,19 @@ impl Scheduler {
         OperationMark(Arc::clone(self))
     }
 
-    /// Adds a word to the trace hash, so that a run's results are part of what must repeat.
+    /// Adds a word to the trace hash, so that results must repeat too.
     pub fn note(&self, word: u64) {
         self.state.lock().trace(word);
     }
 
-    /// Returns what happened so far.
+    /// Returns the counters.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.state.lock().statistics
     }
 }
 
-impl State {
+impl SchedulerState {
     fn trace(&mut self, word: u64) {
         self.statistics.trace_hash =
             Prng::from_seed(self.statistics.trace_hash.rotate_left(1) ^ word).next_u64();
@@ -417,7 +408,7 @@ impl State {
         self.statistics.point_count += 1;
         self.now_ns += POINT_NS;
         self.wake_due();
-        if let Mode::Cut { points_left } = &mut self.mode {
+        if let SchedulerMode::Cut { points_left } = &mut self.mode {
             *points_left -= 1;
             if *points_left == 0 {
                 self.unwind_all();
@@ -425,22 +416,21 @@ impl State {
         }
     }
 
-    /// Makes ready whose deadline has come.
     fn wake_due(&mut self) {
         for thread in &mut self.threads {
-            if let Status::Blocked { deadline_ns: Some(deadline), .. } = thread.status
+            if let SimThreadStatus::Blocked { deadline_ns: Some(deadline), .. } = thread.status
                 && deadline <= self.now_ns
             {
-                thread.status = Status::Ready;
+                thread.status = SimThreadStatus::Ready;
                 thread.timed_out = true;
             }
         }
     }
 
-    /// Returns who runs next, or `None` when every thread has finished.
+    /// Returns the next thread to run; `None` when all have finished.
     fn choose(&mut self) -> Option<usize> {
         loop {
-            let is_ready = |thread: &Thread| matches!(thread.status, Status::Ready);
+            let is_ready = |thread: &SimThread| matches!(thread.status, SimThreadStatus::Ready);
             let ready_count = self.threads.iter().filter(|thread| is_ready(thread)).count();
             if ready_count > 0 {
                 let bound = u64::try_from(ready_count).expect("at most THREADS_MAX");
@@ -451,7 +441,8 @@ impl State {
                 self.trace(self.now_ns);
                 return Some(index);
             }
-            if self.threads.iter().all(|thread| matches!(thread.status, Status::Finished)) {
+            if self.threads.iter().all(|thread| matches!(thread.status, SimThreadStatus::Finished))
+            {
                 return None;
             }
             match self.earliest_deadline() {
@@ -466,24 +457,24 @@ impl State {
 
     fn earliest_deadline(&self) -> Option<u64> {
         let deadlines = self.threads.iter().filter_map(|thread| match thread.status {
-            Status::Blocked { deadline_ns, .. } => deadline_ns,
-            Status::Ready | Status::Finished => None,
+            SimThreadStatus::Blocked { deadline_ns, .. } => deadline_ns,
+            SimThreadStatus::Ready | SimThreadStatus::Finished => None,
         });
         deadlines.min()
     }
 
-    /// Nobody can run and nobody sleeps.
+    /// Ends a run in which no thread is ready or sleeps.
     fn resolve_stillstand(&mut self) {
         match self.mode {
-            Mode::Running => {
+            SchedulerMode::Running => {
                 let report = self.deadlock_report();
-                self.failure.get_or_insert(Failure::Deadlock(report));
+                self.failure.get_or_insert(SchedulerFailure::Deadlock(report));
                 self.unwind_all();
             }
-            // Those left wait for threads that the cut ended.
-            Mode::Cut { .. } => self.unwind_all(),
-            Mode::Unwinding => {
-                // B3: destructors wait for each other, so no thread can be ended.
+            // The other threads wait for threads that the power cut has ended.
+            SchedulerMode::Cut { .. } => self.unwind_all(),
+            SchedulerMode::Unwinding => {
+                // Destructors wait for each other, so no thread can be ended (B3).
                 eprintln!("while unwinding: {}", self.deadlock_report());
                 std::process::abort();
             }
@@ -494,24 +485,23 @@ impl State {
         let mut report = format!("deadlock at {} ns: no thread can go on", self.now_ns);
         for thread in &self.threads {
             let line = match thread.status {
-                Status::Blocked { key: Some(key), place, .. } => {
+                SimThreadStatus::Blocked { key: Some(key), place, .. } => {
                     format!("waits for {} {:#x} at {place}", key.kind, key.address)
                 }
-                Status::Blocked { key: None, place, .. } => format!("sleeps at {place}"),
-                Status::Ready => "is ready".to_owned(),
-                Status::Finished => "has finished".to_owned(),
+                SimThreadStatus::Blocked { key: None, place, .. } => format!("sleeps at {place}"),
+                SimThreadStatus::Ready => "is ready".to_owned(),
+                SimThreadStatus::Finished => "has finished".to_owned(),
             };
             write!(report, "\n  {} {line}", thread.name).expect("a String takes any text");
         }
         report
     }
 
-    /// Tells every thread to unwind, and makes it able to.
     fn unwind_all(&mut self) {
-        self.mode = Mode::Unwinding;
+        self.mode = SchedulerMode::Unwinding;
         for thread in &mut self.threads {
-            if matches!(thread.status, Status::Blocked { .. }) {
-                thread.status = Status::Ready;
+            if matches!(thread.status, SimThreadStatus::Blocked { .. }) {
+                thread.status = SimThreadStatus::Ready;
             }
         }
     }
@@ -522,13 +512,13 @@ impl State {
         }
     }
 
-    fn waiters_of(&self, key: Key) -> Vec<usize> {
+    fn waiters_of(&self, key: LockKey) -> Vec<usize> {
         let waiters = self.threads.iter().enumerate().filter(|(_, thread)| thread.waits_for(key));
         waiters.map(|(index, _)| index).collect()
     }
 }
 
-/// Calls `action` with the scheduler of this thread, if it has one.
+/// Calls `action` with this thread's scheduler, if any.
 #[inline]
 fn with_current<R>(action: impl FnOnce(&Arc<Scheduler>, usize) -> R) -> Option<R> {
     if !is_registered() {
@@ -540,26 +530,25 @@ fn with_current<R>(action: impl FnOnce(&Arc<Scheduler>, usize) -> R) -> Option<R
     access.ok().flatten()
 }
 
-/// Unwinds this thread if the run is over for it. Not while it already unwinds.
+/// Unwinds this thread if the run is being unwound, unless it already unwinds.
 fn unwind_if_told(scheduler: &Scheduler) {
-    if !std::thread::panicking() && scheduler.state.lock().mode == Mode::Unwinding {
-        resume_unwind(Box::new(Unwound));
+    if !std::thread::panicking() && scheduler.state.lock().mode == SchedulerMode::Unwinding {
+        resume_unwind(Box::new(UnwindPayload));
     }
 }
 
-/// Returns whether this thread belongs to a scheduler.
 #[inline]
 pub(super) fn is_registered() -> bool {
     IS_REGISTERED.get()
 }
 
-/// Returns the scheduler this thread belongs to.
+/// Returns this thread's scheduler.
 #[must_use]
 pub fn current() -> Option<Arc<Scheduler>> {
     with_current(|scheduler, _| Arc::clone(scheduler))
 }
 
-/// Passes a scheduling point, where the seed may hand the baton on. Outside a scheduler nothing.
+/// Passes a scheduling point, where the baton may move. No effect outside a scheduler.
 pub fn schedule() {
     with_current(|scheduler, me| {
         scheduler.point(me, false);
@@ -567,7 +556,7 @@ pub fn schedule() {
     });
 }
 
-/// Gives the baton away, to whom the seed picks. Outside a scheduler nothing.
+/// Gives the baton to a thread chosen by the seed. No effect outside a scheduler.
 pub fn yield_now() {
     with_current(|scheduler, me| {
         scheduler.point(me, true);
@@ -575,7 +564,7 @@ pub fn yield_now() {
     });
 }
 
-/// Sleeps until virtual time `deadline_ns`, or until the power is cut. Outside a scheduler nothing.
+/// Sleeps until virtual time `deadline_ns` or a power cut. No effect outside a scheduler.
 #[track_caller]
 pub fn sleep_until(deadline_ns: u64) {
     let place = Location::caller();
@@ -589,9 +578,9 @@ pub fn sleep_until(deadline_ns: u64) {
     });
 }
 
-/// Takes what `attempt` takes, parking on `key` whenever it cannot be had.
+/// Repeats `attempt` until it succeeds, parked on `key` in between.
 #[track_caller]
-pub(super) fn acquire<G>(key: Key, mut attempt: impl FnMut() -> Option<G>) -> G {
+pub(super) fn acquire<G>(key: LockKey, mut attempt: impl FnMut() -> Option<G>) -> G {
     let place = Location::caller();
     schedule();
     loop {
@@ -605,20 +594,21 @@ pub(super) fn acquire<G>(key: Key, mut attempt: impl FnMut() -> Option<G>) -> G 
     }
 }
 
-/// Waits for `condition`, unlocked meanwhile; returns whether the time passed.
+/// Waits for `condition` with the mutex unlocked. Returns whether the timeout passed.
 #[track_caller]
 pub(super) fn wait_condition<T: ?Sized>(
-    condition: Key,
+    condition: LockKey,
     guard: &mut MutexGuard<'_, T>,
     timeout_ns: Option<u64>,
 ) -> bool {
     let place = Location::caller();
     let mutex = MutexGuard::mutex(guard);
-    let key = Key::of_lock(mutex);
+    let key = LockKey::of_lock(mutex);
     with_current(|scheduler, me| {
         let deadline_ns = timeout_ns.map(|timeout| scheduler.now_ns().saturating_add(timeout));
-        // `unlocked` locks again on the way out whatever happens, and would then block the OS
-        // thread that holds the baton. So no unwinding inside, and out only when the lock is free.
+        // `unlocked` locks the mutex again at its end, even if unwinding, and must not block there,
+        // because this OS thread holds the baton. So nothing inside unwinds, and it ends only when
+        // the mutex is free.
         let timed_out = MutexGuard::unlocked(guard, || {
             notify_all(key);
             let timed_out = scheduler.block(me, Some(condition), deadline_ns, place);
@@ -633,27 +623,27 @@ pub(super) fn wait_condition<T: ?Sized>(
     .expect("called on a registered thread only")
 }
 
-/// Makes one of those who wait for `key` ready; the seed picks which.
-pub(super) fn notify_one(key: Key) {
+/// Wakes one waiter of `key`, chosen by the seed.
+pub(super) fn notify_one(key: LockKey) {
     with_current(|scheduler, _| {
         let mut state = scheduler.state.lock();
         let waiters = state.waiters_of(key);
         let bound = u64::try_from(waiters.len()).expect("at most THREADS_MAX");
         let nth = usize::try_from(state.prng.below(bound)).expect("at most THREADS_MAX");
         if let Some(&index) = waiters.get(nth) {
-            state.threads[index].status = Status::Ready;
+            state.threads[index].status = SimThreadStatus::Ready;
         }
     });
 }
 
-/// Makes all who wait for `key` ready.
+/// Wakes all waiters of `key`.
 #[cold]
-pub(super) fn notify_all(key: Key) {
+pub(super) fn notify_all(key: LockKey) {
     with_current(|scheduler, _| {
         let mut state = scheduler.state.lock();
         for thread in &mut state.threads {
             if thread.waits_for(key) {
-                thread.status = Status::Ready;
+                thread.status = SimThreadStatus::Ready;
             }
         }
     });

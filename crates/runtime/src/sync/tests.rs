@@ -1,4 +1,4 @@
-//! Tests of the locks outside a scheduler; those inside are in `sim/tests.rs`.
+//! Tests of the locks outside a scheduler; `sim/tests.rs` has those inside.
 
 use std::sync::Arc;
 

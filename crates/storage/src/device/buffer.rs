@@ -1,4 +1,4 @@
-//! Memory that a device may read and write directly.
+//! Page-aligned memory for direct I/O, recycled through per-thread and global free lists.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
@@ -12,51 +12,46 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{IO_ALIGN_BYTES, long};
 
-/// Lengths of which each thread keeps spare memory: pages, and blocks of the default size and those
-/// that are filled to a half.
+/// Lengths of which each thread keeps free memory: pages, default blocks, and half-filled blocks.
 const SPARE_LENGTHS: [usize; 3] = [4096, 8192, 16384];
-/// Spare pieces of each length that a thread keeps: 1.75 MiB at most.
+/// Free buffers of each such length per thread: 1.75 MiB at most.
 const SPARES_MAX: usize = 64;
-/// Long pieces of which each thread keeps the last few as well, whatever their length: the system
-/// allocator maps them anew each time, so that every page of them costs a fault. They are made in
-/// powers of two, and serve what is shorter too: reads are of any length. The longest are kept for
-/// all threads together ([`long`]).
+/// Longer buffers, of which each thread keeps a few, because the system allocator maps them again
+/// each time, with a fault per page. Capacities are powers of two, to serve shorter reads too. All
+/// threads share the longest ([`long`]).
 const LONG_BYTES: RangeInclusive<usize> = 64 << 10..=long::PIECE_BYTES;
-/// Long pieces that a thread keeps: 1 MiB at most.
+/// Long free buffers per thread: 1 MiB at most.
 const LONG_SPARES_MAX: usize = 2;
-/// Pages that a long piece is cut into.
 const PAGES_PER_PIECE: usize = long::PIECE_BYTES / IO_ALIGN_BYTES;
 
-/// Pages that no thread keeps: the system allocator takes two pages for each that is aligned, so
-/// long pieces are cut into them. So they lie on huge pages: a cache of many is looked through in
-/// no order, and each small page that it lies on would be looked up by the processor as well. They
-/// are never given back: so many were in use at some time.
+/// Free pages that no thread keeps, cut from long pieces, because the system allocator takes two
+/// pages for each aligned one. Huge pages save TLB misses in the randomly accessed page cache.
+/// Never returned to the system.
 static FREE_PAGES: Mutex<Vec<FreePage>> = Mutex::new(Vec::new());
 
-/// [`IO_ALIGN_BYTES`] bytes, aligned so, that nobody else points to.
+/// [`IO_ALIGN_BYTES`] aligned bytes without another reference.
 struct FreePage(NonNull<u8>);
 
 // SAFETY: it owns its memory, as `Box<[u8]>` does.
 unsafe impl Send for FreePage {}
 
 fn free_pages() -> MutexGuard<'static, Vec<FreePage>> {
-    // Not a lock that a simulated run schedules: it is held for no longer than an allocation.
+    // Not a lock for the simulated scheduler: it is held no longer than an allocation.
     FREE_PAGES.lock()
 }
 
-/// Returns one page, with whatever is in it.
 fn take_page() -> NonNull<u8> {
     let mut free = free_pages();
     if free.is_empty() {
         let piece = long::take().unwrap_or_else(|| {
-            // There may be room for a piece where there is none for an arena of them.
+            // A piece of memory may be found even where a whole arena is not.
             let layout = AlignedBuffer::layout(long::PIECE_BYTES);
-            // SAFETY: the layout has a size above zero. Zeroed: all of it is initialised.
+            // SAFETY: the layout has a size above zero. Zeroed, so all of it is initialised.
             NonNull::new(unsafe { alloc_zeroed(layout) })
                 .unwrap_or_else(|| handle_alloc_error(layout))
         });
         for page in (0..PAGES_PER_PIECE).rev() {
-            // SAFETY: the piece has so many pages, and all of them are initialised.
+            // SAFETY: the piece has that many pages, all initialised.
             free.push(FreePage(unsafe { piece.add(page * IO_ALIGN_BYTES) }));
         }
     }
@@ -68,12 +63,11 @@ thread_local! {
         const { RefCell::new(Spares { usual: [const { Vec::new() }; 3], long: Vec::new() }) };
 }
 
-/// Memory that was given back and waits to be used again: asking the system allocator for aligned
-/// memory costs more than what most changes of a page do with it.
+/// Freed memory kept for reuse. An aligned allocation costs more than most page changes.
 struct Spares {
-    /// Of each of [`SPARE_LENGTHS`].
+    /// By [`SPARE_LENGTHS`].
     usual: [Vec<NonNull<u8>>; 3],
-    /// With the lengths they were made with, the oldest first. Every byte of them is initialised.
+    /// With capacities, oldest first. Fully initialised.
     long: Vec<(NonNull<u8>, usize)>,
 }
 
@@ -83,7 +77,7 @@ impl Spares {
         self.usual.get_mut(index)
     }
 
-    /// Returns memory of `length` or more, and of how much.
+    /// Returns memory of at least `length` bytes, and its capacity.
     fn take(&mut self, length: usize) -> Option<(NonNull<u8>, usize)> {
         if is_kept_by_thread(length) {
             let fitting = self.long.iter().enumerate().filter(|(_, spare)| spare.1 >= length);
@@ -93,12 +87,12 @@ impl Spares {
         Some((self.of(length)?.pop()?, length))
     }
 
-    /// Returns whether it keeps the memory.
+    /// Keeps the memory if there is room. Returns whether it did.
     fn keep(&mut self, pointer: NonNull<u8>, length: usize) -> bool {
         if is_kept_by_thread(length) {
             if self.long.len() == LONG_SPARES_MAX {
                 let (oldest, length) = self.long.remove(0);
-                // SAFETY: it was kept here, with this length; nothing else holds it.
+                // SAFETY: it was kept here with this length, and nothing else holds it.
                 unsafe { release(oldest, length) }
             }
             self.long.push((pointer, length));
@@ -118,52 +112,52 @@ impl Drop for Spares {
         let usual =
             usual.flat_map(|(spares, length)| spares.drain(..).map(move |one| (one, length)));
         for (pointer, length) in usual.chain(self.long.drain(..)) {
-            // SAFETY: `keep` put it here, with this length; nothing else holds it.
+            // SAFETY: `keep` put it here with this length, and nothing else holds it.
             unsafe { release(pointer, length) }
         }
     }
 }
 
-/// Returns whether memory for `length` bytes is long, and not shared by all threads.
+/// Whether memory of this length is long, but too short to be shared by all threads.
 fn is_kept_by_thread(length: usize) -> bool {
     LONG_BYTES.contains(&length) && AlignedBuffer::capacity_for(length) < long::PIECE_BYTES
 }
 
-/// Takes spare memory of `length` or more, with whatever is in it; returns of how much.
+/// Takes spare memory of at least `length` bytes, with arbitrary contents, and its capacity.
 fn take_spare(length: usize) -> Option<(NonNull<u8>, usize)> {
     if AlignedBuffer::capacity_for(length) == long::PIECE_BYTES {
         let piece = long::take();
         let piece = piece.unwrap_or_else(|| handle_alloc_error(AlignedBuffer::layout(length)));
         return Some((piece, long::PIECE_BYTES));
     }
-    // A thread that is ending has none.
+    // A thread that is ending has no spares.
     let spare = SPARES.try_with(|spares| spares.borrow_mut().take(length)).ok().flatten();
     spare.or_else(|| (length == IO_ALIGN_BYTES).then(|| (take_page(), length)))
 }
 
-/// Gives memory back to where memory of `length` comes from.
+/// Returns memory to its free list or to the allocator.
 ///
 /// # Safety
 ///
-/// It was made with this length, and nothing else holds it.
+/// The memory was allocated with this length, and nothing else holds it.
 unsafe fn release(pointer: NonNull<u8>, length: usize) {
     match length {
         IO_ALIGN_BYTES => free_pages().push(FreePage(pointer)),
         long::PIECE_BYTES => long::give_back(pointer),
-        // SAFETY: what has any other length was allocated with just this layout.
+        // SAFETY: memory of any other length was allocated with this layout.
         _ => unsafe { dealloc(pointer.as_ptr(), AlignedBuffer::layout(length)) },
     }
 }
 
-/// Memory aligned to [`IO_ALIGN_BYTES`], of a fixed length.
+/// Memory of fixed length, aligned to [`IO_ALIGN_BYTES`].
 pub struct AlignedBuffer {
     pointer: NonNull<u8>,
     length: usize,
-    /// The length it was made with, by which it is given back: `length` or more.
+    /// Allocated length, needed for the release. At least `length`.
     capacity: usize,
 }
 
-// SAFETY: the buffer owns its memory, as `Box<[u8]>` does; nothing else holds the pointer.
+// SAFETY: the buffer owns its memory, as `Box<[u8]>` does. Nothing else holds the pointer.
 unsafe impl Send for AlignedBuffer {}
 // SAFETY: shared access is only by `&[u8]`, as for `Box<[u8]>`.
 unsafe impl Sync for AlignedBuffer {}
@@ -173,14 +167,14 @@ impl AlignedBuffer {
     #[must_use]
     pub fn zeroed(length_bytes: usize) -> AlignedBuffer {
         if let Some((pointer, capacity)) = take_spare(length_bytes) {
-            // SAFETY: spare memory has this length or more, and nothing else holds it.
+            // SAFETY: spare memory has at least this length, and nothing else holds it.
             unsafe { pointer.as_ptr().write_bytes(0, length_bytes) };
             return AlignedBuffer { pointer, length: length_bytes, capacity };
         }
         Self::new_zeroed(length_bytes)
     }
 
-    /// Returns `length_bytes` for a device to read into: zeros, or whatever they held before.
+    /// Returns `length_bytes` with arbitrary contents, as the target of a read.
     #[must_use]
     pub fn for_reading(length_bytes: usize) -> AlignedBuffer {
         match take_spare(length_bytes) {
@@ -198,27 +192,27 @@ impl AlignedBuffer {
         AlignedBuffer { pointer, length: length_bytes, capacity }
     }
 
-    /// Returns a copy of `bytes`, which need not be aligned.
+    /// Copies `bytes`, of any alignment.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> AlignedBuffer {
         AlignedBuffer::padded(bytes, bytes.len())
     }
 
-    /// Returns a copy of `bytes`, which need not be aligned, with zeros behind them up to `length`.
+    /// Copies `bytes`, of any alignment, and pads with zeros to `length`.
     ///
     /// # Panics
     ///
-    /// If there are more bytes than `length`.
+    /// If `bytes` exceeds `length`.
     #[must_use]
     pub fn padded(bytes: &[u8], length: usize) -> AlignedBuffer {
         AlignedBuffer::of_parts([bytes], length)
     }
 
-    /// Returns a copy of `parts`, one behind the other, with zeros behind them up to `length`.
+    /// Concatenates `parts` and pads with zeros to `length`.
     ///
     /// # Panics
     ///
-    /// If there are more bytes than `length`.
+    /// If the parts exceed `length`.
     #[must_use]
     pub fn of_parts<const N: usize>(parts: [&[u8]; N], length: usize) -> AlignedBuffer {
         let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
@@ -226,7 +220,7 @@ impl AlignedBuffer {
         let (pointer, capacity) = take_spare(length).unwrap_or_else(|| {
             let capacity = Self::capacity_for(length);
             let layout = Self::layout(capacity);
-            // All of what is longer than asked for is initialised, for those who take it again.
+            // The bytes after `length` are initialised too, for later users of the memory.
             // SAFETY: the layout has a size above zero.
             let pointer =
                 unsafe { if capacity > length { alloc_zeroed(layout) } else { alloc(layout) } };
@@ -234,17 +228,16 @@ impl AlignedBuffer {
         });
         let mut at = 0;
         for part in parts {
-            // SAFETY: the new memory has room for `length` bytes, of which the parts up to this one
-            // take no more, and it cannot overlap what the caller borrows.
+            // SAFETY: the memory has `length` bytes, enough for all parts, and does not overlap the
+            // caller's.
             unsafe { part.as_ptr().copy_to_nonoverlapping(pointer.add(at).as_ptr(), part.len()) };
             at += part.len();
         }
-        // SAFETY: so many bytes are left behind the parts. All of the memory is initialised then.
+        // SAFETY: `zeros` bytes remain after the parts. All of the memory is initialised then.
         unsafe { pointer.add(at).as_ptr().write_bytes(0, zeros) };
         AlignedBuffer { pointer, length, capacity }
     }
 
-    /// Returns how much memory is taken for `length_bytes`.
     fn capacity_for(length_bytes: usize) -> usize {
         if LONG_BYTES.contains(&length_bytes) {
             length_bytes.next_power_of_two()
@@ -264,7 +257,7 @@ impl Drop for AlignedBuffer {
         let keep = |spares: &RefCell<Spares>| spares.borrow_mut().keep(self.pointer, self.capacity);
         // A thread that is ending keeps nothing.
         if !SPARES.try_with(keep).unwrap_or(false) {
-            // SAFETY: the buffer was made with this capacity, and is dropped once.
+            // SAFETY: the buffer was allocated with this capacity, and is dropped once.
             unsafe { release(self.pointer, self.capacity) }
         }
     }
@@ -281,7 +274,8 @@ impl Deref for AlignedBuffer {
 
 impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `&mut self` is the only access.
+        // SAFETY: `length` bytes were allocated and initialised, and `&mut self` is the only
+        // access.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
     }
 }
@@ -298,7 +292,7 @@ impl fmt::Debug for AlignedBuffer {
     }
 }
 
-/// A range of an [`AlignedBuffer`] that several may hold and none may change.
+/// A shared, immutable range of an [`AlignedBuffer`].
 #[derive(Clone)]
 pub struct SharedBytes {
     buffer: Arc<AlignedBuffer>,
@@ -310,7 +304,7 @@ impl SharedBytes {
     ///
     /// # Panics
     ///
-    /// If the range lies outside the buffer.
+    /// If the range is outside the buffer.
     #[must_use]
     pub fn new(buffer: Arc<AlignedBuffer>, range: Range<usize>) -> SharedBytes {
         assert!(range.start <= range.end);
@@ -318,11 +312,11 @@ impl SharedBytes {
         SharedBytes { buffer, range }
     }
 
-    /// Returns `range` of these bytes, which keeps the whole buffer alive.
+    /// Returns `range` of these bytes. Keeps the whole buffer alive.
     ///
     /// # Panics
     ///
-    /// If the range lies outside.
+    /// If the range is outside these bytes.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> SharedBytes {
         assert!(range.end <= self.range.len());
@@ -330,7 +324,7 @@ impl SharedBytes {
         SharedBytes::new(Arc::clone(&self.buffer), start + range.start..start + range.end)
     }
 
-    /// Grows by `next` if that lies just behind, in the same buffer; returns whether it did.
+    /// Extends the range by `next`, if that follows in the same buffer. Returns whether it did.
     pub fn join(&mut self, next: &SharedBytes) -> bool {
         let is_behind =
             Arc::ptr_eq(&self.buffer, &next.buffer) && self.range.end == next.range.start;
@@ -340,14 +334,14 @@ impl SharedBytes {
         is_behind
     }
 
-    /// Returns whether a device can take the bytes from where they lie.
+    /// Whether the bytes are aligned for direct I/O.
     #[must_use]
     pub fn is_aligned(&self) -> bool {
         self.range.start.is_multiple_of(IO_ALIGN_BYTES)
     }
 
-    /// Returns the bytes, to be changed: those of a buffer that nobody else holds and that has no
-    /// others, or a copy.
+    /// Returns the bytes for a change, in place if the buffer is unshared and entirely covered,
+    /// else in a copy.
     pub fn make_mut(&mut self) -> &mut [u8] {
         let is_alone =
             self.range == (0..self.buffer.len()) && Arc::get_mut(&mut self.buffer).is_some();
@@ -357,13 +351,13 @@ impl SharedBytes {
         Arc::get_mut(&mut self.buffer).expect("nobody else holds it")
     }
 
-    /// Returns how many bytes the whole buffer has.
+    /// Returns the length of the whole buffer.
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Returns what tells whether anybody still holds the buffer, without holding it.
+    /// Returns a weak reference, to observe when the buffer is released.
     #[must_use]
     pub fn watch(&self) -> Weak<AlignedBuffer> {
         Arc::downgrade(&self.buffer)
@@ -395,7 +389,7 @@ impl fmt::Debug for SharedBytes {
 mod tests {
     use super::*;
 
-    /// Goal: what a buffer held before is never in the next one, of one page or of more.
+    /// Goal: old contents never appear in another buffer.
     #[test]
     fn a_new_buffer_is_zero_whatever_was_there_before() {
         for pages in [1, 2] {
@@ -415,8 +409,8 @@ mod tests {
         }
     }
 
-    /// Goal: no two pages share a byte. Method: as many as several pieces have, each with a number
-    /// of its own.
+    /// Goal: pages in use share no byte. Method: fills several pieces of pages, each page with its
+    /// number.
     #[test]
     fn pages_that_are_in_use_share_no_byte() {
         let numbers = 0..3 * PAGES_PER_PIECE;

@@ -1,13 +1,15 @@
-//! A device that counts what passes through it, so that any device can have a budget.
+//! A device wrapper that counts requests, so that any device can have an I/O budget.
 
 use std::sync::Arc;
 
-use super::{AlignedBuffer, Device, DeviceError, DeviceInfo, Operation, Purpose, RequestKind};
-use super::{SharedDevice, Ticket};
+use super::{
+    AlignedBuffer, Device, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, RequestKind,
+    SharedDevice, Ticket,
+};
 use crate::convert::to_u64;
-use crate::counters::{IoCounters, IoCounts};
+use crate::device::counters::{IoCounters, IoCounts};
 
-/// Passes every request on and counts it when it is submitted, whatever is answered.
+/// Forwards every request, and counts it at submission whatever the result.
 #[derive(Debug)]
 pub struct CountingDevice {
     inner: SharedDevice,
@@ -15,13 +17,13 @@ pub struct CountingDevice {
 }
 
 impl CountingDevice {
-    /// Returns a device that counts what it passes to `inner`.
+    /// Wraps `inner`.
     #[must_use]
     pub fn new(inner: SharedDevice) -> Arc<CountingDevice> {
         Arc::new(CountingDevice { inner, counters: IoCounters::default() })
     }
 
-    /// Returns the counts so far; subtract earlier counts for those of a stretch.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> IoCounts {
         self.counters.counts()
@@ -33,7 +35,7 @@ impl Device for CountingDevice {
         self.inner.info()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         self.counters.add(purpose, &operation);
         self.inner.submit(purpose, operation)
     }
@@ -54,9 +56,9 @@ impl Device for CountingDevice {
         self.inner.lock_identity()
     }
 
-    // These pass on to the same function below, which may have a shorter way than `submit`.
+    // Each method forwards to its counterpart, which may be cheaper than `submit`.
 
-    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+    fn submit_all(&self, purpose: IoPurpose, operations: Vec<DeviceOperation>) -> Vec<Ticket> {
         for operation in &operations {
             self.counters.add(purpose, operation);
         }
@@ -65,7 +67,7 @@ impl Device for CountingDevice {
 
     fn read(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Result<AlignedBuffer, DeviceError> {
@@ -73,12 +75,17 @@ impl Device for CountingDevice {
         self.inner.read(purpose, offset, length_bytes)
     }
 
-    fn write(&self, purpose: Purpose, offset: u64, data: AlignedBuffer) -> Result<(), DeviceError> {
+    fn write(
+        &self,
+        purpose: IoPurpose,
+        offset: u64,
+        data: AlignedBuffer,
+    ) -> Result<(), DeviceError> {
         self.counters.count(purpose, RequestKind::Write, to_u64(data.len()));
         self.inner.write(purpose, offset, data)
     }
 
-    fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
+    fn flush(&self, purpose: IoPurpose) -> Result<(), DeviceError> {
         self.counters.count(purpose, RequestKind::Flush, 0);
         self.inner.flush(purpose)
     }
@@ -87,39 +94,39 @@ impl Device for CountingDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::IoCount;
     use crate::device::MemoryDevice;
+    use crate::device::counters::IoCount;
 
     #[test]
     fn every_way_to_ask_is_counted_once_by_purpose_and_kind() {
         let device = CountingDevice::new(MemoryDevice::new("memory", 1 << 20));
-        device.write(Purpose::Home, 0, AlignedBuffer::zeroed(8192)).expect("in range");
+        device.write(IoPurpose::Home, 0, AlignedBuffer::zeroed(8192)).expect("in range");
         let before = device.counts();
         assert_eq!(
-            before.of(Purpose::Home, RequestKind::Write),
+            before.of(IoPurpose::Home, RequestKind::Write),
             IoCount { requests: 1, bytes: 8192 }
         );
 
-        device.read(Purpose::Data, 4096, 4096).expect("in range");
-        device.flush(Purpose::Journal).expect("memory does not fail");
-        let read = Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
-        device.submit(Purpose::Data, read).wait().expect("in range");
+        device.read(IoPurpose::Data, 4096, 4096).expect("in range");
+        device.flush(IoPurpose::Journal).expect("memory does not fail");
+        let read = DeviceOperation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
+        device.submit(IoPurpose::Data, read).wait().expect("in range");
         let reads = [0, 8192].map(|offset| {
             let buffer = AlignedBuffer::zeroed(4096);
-            Operation::Read { offset, buffer }
+            DeviceOperation::Read { offset, buffer }
         });
-        for ticket in device.submit_all(Purpose::Data, reads.into()) {
+        for ticket in device.submit_all(IoPurpose::Data, reads.into()) {
             ticket.wait().expect("in range");
         }
-        let discard = Operation::Discard { offset: 0, length_bytes: 4096 };
-        device.submit(Purpose::Cleaner, discard).wait().expect("in range");
+        let discard = DeviceOperation::Discard { offset: 0, length_bytes: 4096 };
+        device.submit(IoPurpose::Cleaner, discard).wait().expect("in range");
 
         let stretch = device.counts() - before;
         assert_eq!(
-            stretch.of(Purpose::Data, RequestKind::Read),
+            stretch.of(IoPurpose::Data, RequestKind::Read),
             IoCount { requests: 4, bytes: 16384 }
         );
-        assert_eq!(stretch.of_purpose(Purpose::Home), IoCount::default());
+        assert_eq!(stretch.of_purpose(IoPurpose::Home), IoCount::default());
         assert_eq!((stretch.reads(), stretch.writes(), stretch.flushes()), (4, 0, 1));
         assert_eq!(stretch.request_count(), 6);
         let text = format!("{:?}", stretch);

@@ -1,33 +1,38 @@
-//! Deadlines for a device that has none: one whose calls block.
+//! Deadlines for a device with blocking calls.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::health::Health;
-use super::threads::{Blocking, Threads};
+use super::threads::{BlockingDevice, Threads};
 use super::{
-    Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, SharedDevice, Ticket,
+    Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, SharedDevice,
+    Ticket,
 };
 
-/// Makes each call of another device on a thread, and ends it at its deadline; see `health.rs`.
+/// Runs each call of the inner device on a thread, with a deadline (see `health.rs`).
 #[derive(Debug)]
 pub struct DeadlineDevice {
-    target: Arc<Target>,
+    target: Arc<DeadlineTarget>,
     threads: Threads,
 }
 
 #[derive(Debug)]
-struct Target {
+struct DeadlineTarget {
     inner: SharedDevice,
     health: Health,
 }
 
-impl Blocking for Target {
-    fn execute(&self, purpose: Purpose, operation: Operation) -> Result<Completion, DeviceError> {
+impl BlockingDevice for DeadlineTarget {
+    fn execute(
+        &self,
+        purpose: IoPurpose,
+        operation: DeviceOperation,
+    ) -> Result<DeviceCompletion, DeviceError> {
         let kind = operation.kind();
         let answer = self.inner.submit(purpose, operation).wait();
         if answer.is_err() && kind == super::RequestKind::Flush {
-            // D3.
+            // The device fails (D3).
             self.health.fail();
         }
         answer
@@ -43,12 +48,11 @@ impl Blocking for Target {
 }
 
 impl DeadlineDevice {
-    /// Returns a device that passes on to `inner` and answers within `deadline`, whatever `inner`
-    /// does.
+    /// Wraps `inner`, so that each request completes within `deadline`.
     #[must_use]
     pub fn new(inner: SharedDevice, deadline: Duration) -> Arc<DeadlineDevice> {
-        let target = Arc::new(Target { inner, health: Health::new(deadline) });
-        let threads = Threads::new(Arc::<Target>::clone(&target));
+        let target = Arc::new(DeadlineTarget { inner, health: Health::new(deadline) });
+        let threads = Threads::new(Arc::<DeadlineTarget>::clone(&target));
         Arc::new(DeadlineDevice { target, threads })
     }
 }
@@ -74,7 +78,7 @@ impl Device for DeadlineDevice {
         self.target.inner.lock_identity()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         match self.target.health.admit(self.target.info(), &operation) {
             Ok(asked) => self.threads.submit(purpose, operation, asked),
             Err(error) => Ticket::ready(Err(error)),

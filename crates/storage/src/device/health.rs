@@ -1,81 +1,76 @@
-//! Whether a device can still be trusted, and how long it may take.
+//! The health of a device, and the deadlines of its requests.
 //!
-//! Each request has a deadline, counted from its submission. One that is not answered by then ends
-//! with [`DeviceError::Expired`], while the *call* goes on: it keeps its memory and its place until
-//! it returns or the process ends. Such a call is *overdue*, and while there is one the device is
-//! *stalled*: later requests get a [`STALLED_SHARE`]th of the time, and past [`OVERDUE_MAX`]
-//! overdue calls they are refused at once. So a device that has stopped holds nothing up for more
-//! than three deadlines: one request after the other takes two, and behind the lock of somebody who
-//! asked just before the first expired another.
+//! A request not completed by its deadline, counted from submission, fails with
+//! [`DeviceError::Expired`]. Its system *call* goes on, keeps its memory, and is *overdue*. A
+//! device with an overdue call is *stalled*: further requests get 1/[`STALLED_SHARE`] of the time,
+//! and at [`OVERDUE_MAX`] overdue calls they fail at once. So a dead device costs a caller three
+//! deadlines at most: one for the first request, one in all for the [`OVERDUE_MAX`] shortened ones
+//! after it, and one waiting for a lock whose holder submitted its request just before the first
+//! expiry.
 //!
-//! A discard is a hint that may take a device long, so it counts apart: it has a
-//! [`DISCARD_SHARE`]th of the time, one that is overdue makes no other request shorter, and until
-//! it has returned the device is asked for no further discard.
+//! A discard may be slow and is only a hint. A discard gets 1/[`DISCARD_SHARE`] of the time, does
+//! not stall other requests, and excludes other discards until it returns.
 //!
 //! # Invariants
 //!
-//! D3, D4 and D5 of [`super`]: requests are refused here once the device has failed, a write or a
-//! flush has expired, or the device was found to be shorter than it was. When an expired write
-//! lands nobody knows, so nothing is written that it could overtake.
+//! D3, D4 and D5 of [`super`] are enforced here. An expired write may still happen, so no later
+//! write is issued, because the expired one could overtake it.
 
 #![allow(clippy::disallowed_methods, reason = "a real device is waited for in the machine's time")]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{DeviceError, DeviceInfo, Operation, RequestKind};
+use super::{DeviceError, DeviceInfo, DeviceOperation, RequestKind};
 
-/// How long a device may take to answer, unless the user says otherwise: what Linux gives a disk
-/// before it resets it. Long enough for a disk that spins up or tries a bad sector again.
+/// Default deadline: the time after which Linux resets a disk. Enough for a spin-up, or for retries
+/// of a bad sector.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Shortest deadline that may be chosen: below it a busy disk is taken for a dead one.
+/// Shortest deadline. Below it a busy disk appears dead.
 pub const DEADLINE_MIN: Duration = Duration::from_millis(100);
 
-/// Overdue calls past which a device is asked nothing more: each keeps its memory, and a thread.
+/// Overdue calls at which a device takes no more requests. Each holds memory and a thread.
 pub const OVERDUE_MAX: usize = 16;
 
-/// A stalled device has such a part of the deadline for each further request.
+/// Divisor of the deadline while a device is stalled.
 pub const STALLED_SHARE: u64 = 16;
 
-/// A discard has such a part of the deadline: the job that waits for it also has commits to make.
+/// Divisor of the deadline for a discard: the job that waits for it has commits to make too.
 pub(super) const DISCARD_SHARE: u64 = 8;
 
-/// See the module's header.
 #[derive(Debug)]
 pub(super) struct Health {
     deadline_ns: u64,
-    /// Of all kinds but discards.
+    /// Overdue calls other than discards.
     overdue: AtomicUsize,
     overdue_discards: AtomicUsize,
     has_failed: AtomicBool,
     is_shorter: AtomicBool,
 }
 
-/// What was asked, and how long the answer may take.
+/// A submitted request and its time limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct TimedRequest {
     pub(super) kind: RequestKind,
     pub(super) offset: u64,
     pub(super) length_bytes: u64,
     pub(super) allowed_ns: u64,
 }
 
-impl Asked {
-    /// Returns when the answer must be there if the request is submitted now.
+impl TimedRequest {
     pub(super) fn deadline_from_now(&self) -> Instant {
         deadline_after(Duration::from_nanos(self.allowed_ns))
     }
 }
 
-/// Returns the moment `time` from now.
 pub(super) fn deadline_after(time: Duration) -> Instant {
     let now = Instant::now();
-    // Past what the machine's clock can tell there is no deadline to speak of.
+    // If the clock cannot represent the deadline, one that is never reached in practice.
     now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(u64::from(u32::MAX)))
 }
 
-/// Returns how long it is until `deadline`; `None` when it has passed.
+/// Returns the time until `deadline`. `None` once it has passed.
 pub(super) fn time_until(deadline: Instant) -> Option<Duration> {
     deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
 }
@@ -95,7 +90,7 @@ impl Health {
     pub(super) fn new(deadline: Duration) -> Health {
         let deadline = deadline.max(DEADLINE_MIN);
         Health {
-            // Past 584 years there is no deadline to speak of.
+            // 584 years at most.
             deadline_ns: u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX),
             overdue: AtomicUsize::new(0),
             overdue_discards: AtomicUsize::new(0),
@@ -104,17 +99,16 @@ impl Health {
         }
     }
 
-    /// Returns the deadline of a device that answers.
     pub(super) fn deadline(&self) -> Duration {
         Duration::from_nanos(self.deadline_ns)
     }
 
-    /// Takes a request in, or refuses it: D3, D4, D5, and what a stalled device is not asked.
+    /// Admits a request, or refuses it by D3, D4, D5 or the limits of a stalled device.
     pub(super) fn admit(
         &self,
         info: &DeviceInfo,
-        operation: &Operation,
-    ) -> Result<Asked, DeviceError> {
+        operation: &DeviceOperation,
+    ) -> Result<TimedRequest, DeviceError> {
         let kind = operation.kind();
         if is_change(kind) {
             self.check_end(info)?;
@@ -135,7 +129,7 @@ impl Health {
             (false, true) => DISCARD_SHARE,
             (false, false) => 1,
         };
-        Ok(Asked {
+        Ok(TimedRequest {
             kind,
             offset: operation.offset().unwrap_or(0),
             length_bytes: operation.length_bytes(),
@@ -143,18 +137,18 @@ impl Health {
         })
     }
 
-    /// The deadline of a request has passed; the call goes on if it `is_outstanding`.
+    /// Records an expired request. With `is_outstanding` its system call goes on, and is overdue.
     pub(super) fn expire(
         &self,
         info: &DeviceInfo,
-        asked: &Asked,
+        asked: &TimedRequest,
         is_outstanding: bool,
     ) -> DeviceError {
         if is_outstanding {
             self.overdue_of(asked.kind).fetch_add(1, Ordering::SeqCst);
         }
         if is_change(asked.kind) {
-            // D4.
+            // Like a failed flush (D4).
             self.fail();
         }
         DeviceError::Expired {
@@ -166,7 +160,6 @@ impl Health {
         }
     }
 
-    /// An overdue call of this kind has returned.
     pub(super) fn returned(&self, kind: RequestKind) {
         self.overdue_of(kind).fetch_sub(1, Ordering::SeqCst);
     }
@@ -178,17 +171,16 @@ impl Health {
         }
     }
 
-    /// Returns how many calls are overdue.
     pub(super) fn overdue(&self) -> usize {
         self.overdue.load(Ordering::SeqCst) + self.overdue_discards.load(Ordering::SeqCst)
     }
 
-    /// D5: whether it is known to have lost its end, whatever it has now.
+    /// Fails if the device was ever found shortened, even if it is long enough again (D5).
     pub(super) fn check_end(&self, info: &DeviceInfo) -> Result<(), DeviceError> {
         if self.is_shorter.load(Ordering::SeqCst) { Err(shortened(info)) } else { Ok(()) }
     }
 
-    /// D5: the device has lost its end.
+    /// Records that the device is shortened (D5).
     pub(super) fn shorten(&self, info: &DeviceInfo) -> DeviceError {
         self.is_shorter.store(true, Ordering::SeqCst);
         shortened(info)
@@ -208,8 +200,8 @@ mod tests {
     use super::*;
     use crate::device::AlignedBuffer;
 
-    fn read() -> Operation {
-        Operation::Read { offset: 8192, buffer: AlignedBuffer::zeroed(4096) }
+    fn read() -> DeviceOperation {
+        DeviceOperation::Read { offset: 8192, buffer: AlignedBuffer::zeroed(4096) }
     }
 
     fn info() -> DeviceInfo {
@@ -225,8 +217,8 @@ mod tests {
         }
     }
 
-    /// Goal: whatever is asked of a device that has stopped, one after the other, is over within
-    /// two deadlines; and a device that comes back is asked again.
+    /// Goal: a dead device costs a sequence of requests two deadlines, and is used again when it
+    /// answers.
     #[test]
     fn a_stopped_device_costs_two_deadlines_and_is_asked_again_when_it_answers() {
         let health = Health::new(Duration::from_secs(1));
@@ -243,21 +235,20 @@ mod tests {
         health.returned(RequestKind::Read);
         health.admit(&info(), &read()).expect("below the bound again");
         (1..OVERDUE_MAX).for_each(|_| health.returned(RequestKind::Read));
-        let asked = health.admit(&info(), &Operation::Flush).expect("reads alone expired");
+        let asked = health.admit(&info(), &DeviceOperation::Flush).expect("reads alone expired");
         assert_eq!(asked.allowed_ns, 1_000_000_000);
     }
 
-    /// Goal: a discard that hangs costs other requests nothing, and no second discard is asked for
-    /// before it has returned.
+    /// Goal: a hanging discard delays further discards only.
     #[test]
     fn a_discard_that_hangs_costs_other_requests_nothing() {
         let health = Health::new(Duration::from_secs(8));
-        let discard = || Operation::Discard { offset: 0, length_bytes: 4096 };
+        let discard = || DeviceOperation::Discard { offset: 0, length_bytes: 4096 };
         let asked = health.admit(&info(), &discard()).expect("healthy");
         assert_eq!(asked.allowed_ns, 1_000_000_000);
         health.expire(&info(), &asked, true);
         assert_eq!(health.overdue(), 1);
-        for operation in [read(), Operation::Flush] {
+        for operation in [read(), DeviceOperation::Flush] {
             let asked = health.admit(&info(), &operation).expect("healthy");
             assert_eq!(asked.allowed_ns, 8_000_000_000, "{operation:?}");
         }
@@ -270,9 +261,9 @@ mod tests {
     #[test]
     fn an_expired_change_fails_the_device_for_changes_alone() {
         let health = Health::new(Duration::from_secs(1));
-        let asked = health.admit(&info(), &Operation::Flush).expect("healthy");
+        let asked = health.admit(&info(), &DeviceOperation::Flush).expect("healthy");
         health.expire(&info(), &asked, true);
-        let refused = health.admit(&info(), &Operation::Flush).expect_err("failed");
+        let refused = health.admit(&info(), &DeviceOperation::Flush).expect_err("failed");
         assert!(matches!(refused, DeviceError::Failed { .. }), "{refused}");
         health.admit(&info(), &read()).expect("reads go on");
     }

@@ -1,7 +1,7 @@
-//! What a device is, where its length may become more while it is open.
+//! The properties of a device whose length may grow while it is open.
 //!
-//! A list that only becomes longer: whoever has looked at an older entry keeps it, so that
-//! [`super::Device::info`] needs no lock. The last counts.
+//! An append-only list with the current entry last. Entries stay valid, so [`super::Device::info`]
+//! needs no lock.
 
 use std::sync::OnceLock;
 
@@ -9,28 +9,26 @@ use format::geometry::SUPERBLOCK_AREA_BYTES;
 
 use super::{DeviceError, DeviceInfo};
 
-/// Most times that a device becomes longer while it is open: each keeps an entry in memory, and a
-/// request walks over all of them.
+/// Most entries, one per growth of an open device. Each stays in memory, and every request walks
+/// the list.
 pub(crate) const LENGTHS_MAX: usize = 32;
 
-/// Bytes at the new end of a device for which there is room below it before it is longer: labels
-/// are written there from then on, and a device that could not take them would fail.
+/// Bytes preallocated at the end before a device grows: a failing label write there would fail the
+/// device.
 pub(crate) const END_BYTES: u64 = 2 * SUPERBLOCK_AREA_BYTES;
 
-/// See the module's header.
 #[derive(Debug)]
-pub(crate) struct Lengths {
+pub(crate) struct DeviceLengths {
     info: DeviceInfo,
-    longer: OnceLock<Box<Lengths>>,
+    longer: OnceLock<Box<DeviceLengths>>,
 }
 
-impl Lengths {
-    /// Returns a device that is what `info` says.
-    pub(crate) fn new(info: DeviceInfo) -> Lengths {
-        Lengths { info, longer: OnceLock::new() }
+impl DeviceLengths {
+    pub(crate) fn new(info: DeviceInfo) -> DeviceLengths {
+        DeviceLengths { info, longer: OnceLock::new() }
     }
 
-    fn last(&self) -> (&Lengths, usize) {
+    fn last(&self) -> (&DeviceLengths, usize) {
         let (mut at, mut count) = (self, 1);
         while let Some(longer) = at.longer.get() {
             (at, count) = (longer, count + 1);
@@ -38,12 +36,11 @@ impl Lengths {
         (at, count)
     }
 
-    /// Returns what the device is now.
     pub(crate) fn now(&self) -> &DeviceInfo {
         &self.last().0.info
     }
 
-    /// From now on the device has `size_bytes`, if these are more.
+    /// Grows the device to `size_bytes`, if that is more.
     ///
     /// # Errors
     ///
@@ -58,8 +55,8 @@ impl Lengths {
                 return Err(DeviceError::OftenLonger { device: last.info.name.clone() });
             }
             let info = DeviceInfo { size_bytes, ..last.info.clone() };
-            // Of two at one time the first is kept, and the other looks again.
-            if last.longer.set(Box::new(Lengths::new(info))).is_ok() {
+            // Of two concurrent growths one is appended, and the other tries again.
+            if last.longer.set(Box::new(DeviceLengths::new(info))).is_ok() {
                 return Ok(());
             }
         }
@@ -81,7 +78,7 @@ mod tests {
             is_sparse: false,
             transport: "memory",
         };
-        let lengths = Lengths::new(info);
+        let lengths = DeviceLengths::new(info);
         let before = lengths.now();
         lengths.lengthen(8192).expect("the first time");
         lengths.lengthen(4096).expect("nothing to do");

@@ -1,10 +1,8 @@
-//! Long pieces of memory, on huge pages where the system has them: for data of long reads and
-//! writes, and to be cut into pages (`buffer`), which do not become pieces again.
+//! Long pieces of memory, on huge pages if available, for long reads and writes and for `buffer`.
 //!
-//! Data of long reads and writes passes the kernel twice, as a message and to the device, and each
-//! time every page of it is looked up and held. On a huge page that is one look for all of them.
-//! The system allocator gives no such memory, maps it anew each time, and then each page costs a
-//! fault.
+//! The data of a long request enters the kernel twice, from the client and to the device. Each time
+//! every page is pinned, and a huge page replaces 512. The system allocator would also remap the
+//! memory each time, at a fault per page.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -13,28 +11,27 @@ use std::ptr::NonNull;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-/// Bytes of a piece.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
-/// Bytes and alignment of a huge page, on every processor whose pages have 4 KiB.
+/// Size and alignment of a huge page, on processors with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Address space that is taken from the system at a time; memory comes with its use.
+/// Address space per mapping. Physical memory follows with use.
 const ARENA_BYTES: usize = 32 << 20;
 
-/// Pieces that nobody uses. They are never given back: so many were in use at some time.
-static FREE_PIECES: Mutex<Vec<Piece>> = Mutex::new(Vec::new());
+/// Free pieces. Never returned to the system, so memory stays at its peak.
+static FREE_PIECES: Mutex<Vec<FreePiece>> = Mutex::new(Vec::new());
 
-/// [`PIECE_BYTES`] initialised bytes, aligned so, that nobody else points to.
-struct Piece(NonNull<u8>);
+/// [`PIECE_BYTES`] initialised and aligned bytes without another reference.
+struct FreePiece(NonNull<u8>);
 
 // SAFETY: it owns its memory, as `Box<[u8]>` does.
-unsafe impl Send for Piece {}
+unsafe impl Send for FreePiece {}
 
-fn free_pieces() -> MutexGuard<'static, Vec<Piece>> {
-    // Not a lock that a simulated run schedules: it is held for no longer than an allocation.
+fn free_pieces() -> MutexGuard<'static, Vec<FreePiece>> {
+    // Not a lock for the simulated scheduler: it is held no longer than an allocation.
     FREE_PIECES.lock()
 }
 
-/// Returns a piece, with whatever is in it; `None` if the system has no memory.
+/// Returns a piece with arbitrary contents. `None` if the system has no memory.
 pub(super) fn take() -> Option<NonNull<u8>> {
     let mut free = free_pieces();
     if free.is_empty() {
@@ -43,26 +40,25 @@ pub(super) fn take() -> Option<NonNull<u8>> {
     free.pop().map(|piece| piece.0)
 }
 
-/// Takes back a piece that [`take`] returned and that nobody uses any more.
+/// Frees a piece from [`take`], once nothing else uses it.
 pub(super) fn give_back(piece: NonNull<u8>) {
-    free_pieces().push(Piece(piece));
+    free_pieces().push(FreePiece(piece));
 }
 
-/// Asks the system for an arena and cuts it into pieces.
-fn add_arena(free: &mut Vec<Piece>) -> io::Result<()> {
+fn add_arena(free: &mut Vec<FreePiece>) -> io::Result<()> {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     let length = ARENA_BYTES + HUGE_PAGE_BYTES;
-    // SAFETY: a new mapping, at a place of the system's choice, changes nothing that is there.
+    // SAFETY: a fresh mapping at an address of the kernel's choice changes no existing memory.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, flags)? };
-    // SAFETY: what is skipped is less than the huge page by which the mapping is longer.
+    // SAFETY: the skipped part is less than the huge page by which the mapping is longer.
     let start = unsafe { start.cast::<u8>().add(start.cast::<u8>().align_offset(HUGE_PAGE_BYTES)) };
-    // A hint: where it is not taken the pages are small.
-    // SAFETY: the arena is ours, and the advice changes no byte of it.
+    // Only a hint. Without huge pages the arena has small ones.
+    // SAFETY: the arena is ours, and the advice changes none of its bytes.
     let _ = unsafe { madvise(start.cast(), ARENA_BYTES, Advice::LinuxHugepage) };
-    // The first are taken first: neighbours share a huge page.
+    // Pushed in reverse, so that neighbours on one huge page are taken together.
     for piece in (0..ARENA_BYTES / PIECE_BYTES).rev() {
-        // SAFETY: the arena has so many pieces, and is not at address 0.
-        free.push(Piece(unsafe { NonNull::new_unchecked(start.add(piece * PIECE_BYTES)) }));
+        // SAFETY: the arena has that many pieces, and is not at address 0.
+        free.push(FreePiece(unsafe { NonNull::new_unchecked(start.add(piece * PIECE_BYTES)) }));
     }
     Ok(())
 }
@@ -76,7 +72,7 @@ mod tests {
         let mut free = Vec::new();
         add_arena(&mut free).expect("there is memory");
         for piece in &free {
-            // SAFETY: nobody else points to it, and the system has initialised so many bytes.
+            // SAFETY: nothing else refers to it, and the kernel has zeroed it.
             let bytes = unsafe { std::slice::from_raw_parts(piece.0.as_ptr(), PIECE_BYTES) };
             assert!(bytes.iter().all(|&byte| byte == 0));
         }

@@ -1,11 +1,9 @@
-//! A device in memory: as fast as a device can be, and gone with the process.
-//!
-//! Sparse: only what was written takes room, so that one of 16 TiB costs nothing until used.
+//! A sparse device in memory, which allocates only the written chunks.
 //!
 //! # Concurrency
 //!
-//! Its locks are held for the copy only, and never across a scheduling point, so they are plain
-//! ones. Requests on different chunks run at the same time.
+//! The locks are held for a copy only, never across a scheduling point, so they are plain ones.
+//! Requests on different chunks run in parallel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,19 +11,22 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use super::range::check_request;
-use super::{Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, SharedBytes, Ticket};
+use super::{
+    Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, SharedBytes,
+    Ticket,
+};
 use crate::convert::{to_u64, to_usize};
 
-/// Unit of allocation: small enough that a sparse pool takes little memory, large enough that the
-/// table stays short (16 Mi chunks at 16 TiB).
+/// Unit of allocation: small enough for sparse pools, large enough for a short table (16 Mi chunks
+/// at 16 TiB).
 const CHUNK_BYTES: u64 = 1 << 20;
 
-type Chunk = RwLock<Box<[u8]>>;
+type MemoryChunk = RwLock<Box<[u8]>>;
 
-/// A device in memory. Every write is durable at once, for as long as the process lives.
+/// A device in memory. Every write is durable for as long as the process lives.
 pub struct MemoryDevice {
     info: DeviceInfo,
-    chunks: RwLock<BTreeMap<u64, Arc<Chunk>>>,
+    chunks: RwLock<BTreeMap<u64, Arc<MemoryChunk>>>,
 }
 
 impl std::fmt::Debug for MemoryDevice {
@@ -35,7 +36,7 @@ impl std::fmt::Debug for MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// Returns a device of zeros, with sectors of 512 bytes.
+    /// Creates a device of zeros with 512-byte sectors.
     ///
     /// # Panics
     ///
@@ -55,7 +56,7 @@ impl MemoryDevice {
         Arc::new(MemoryDevice { info, chunks: RwLock::new(BTreeMap::new()) })
     }
 
-    /// Returns how many bytes of memory the contents take.
+    /// Returns the memory allocated for contents.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         to_u64(self.chunks.read().len()) * CHUNK_BYTES
@@ -91,7 +92,7 @@ impl MemoryDevice {
         }
     }
 
-    fn chunk_for_write(&self, index: u64) -> Arc<Chunk> {
+    fn chunk_for_write(&self, index: u64) -> Arc<MemoryChunk> {
         if let Some(chunk) = self.chunks.read().get(&index) {
             return Arc::clone(chunk);
         }
@@ -102,7 +103,7 @@ impl MemoryDevice {
         Arc::clone(self.chunks.write().entry(index).or_insert_with(new_chunk))
     }
 
-    /// Gives back the chunks that lie wholly in the range.
+    /// Frees the chunks entirely inside the range.
     fn discard(&self, offset: u64, length_bytes: u64) {
         let first = offset.div_ceil(CHUNK_BYTES);
         let end = (offset + length_bytes) / CHUNK_BYTES;
@@ -114,14 +115,13 @@ impl MemoryDevice {
     }
 }
 
-/// The part of a request that lies in one chunk.
-struct Piece {
+struct ChunkSlice {
     chunk: u64,
     in_chunk: usize,
     in_request: std::ops::Range<usize>,
 }
 
-fn pieces_of(offset: u64, length: usize) -> impl Iterator<Item = Piece> {
+fn pieces_of(offset: u64, length: usize) -> impl Iterator<Item = ChunkSlice> {
     let mut done = 0;
     std::iter::from_fn(move || {
         if done == length {
@@ -132,25 +132,30 @@ fn pieces_of(offset: u64, length: usize) -> impl Iterator<Item = Piece> {
         let count = (length - done).min(to_usize(CHUNK_BYTES) - in_chunk);
         let in_request = done..done + count;
         done += count;
-        Some(Piece { chunk: at / CHUNK_BYTES, in_chunk, in_request })
+        Some(ChunkSlice { chunk: at / CHUNK_BYTES, in_chunk, in_request })
     })
 }
 
 impl MemoryDevice {
-    fn execute(&self, purpose: Purpose, operation: Operation) -> Result<Completion, DeviceError> {
+    fn execute(
+        &self,
+        purpose: IoPurpose,
+        operation: DeviceOperation,
+    ) -> Result<DeviceCompletion, DeviceError> {
         check_request(&self.info, purpose, &operation)?;
         match operation {
-            Operation::Read { offset, mut buffer } => {
+            DeviceOperation::Read { offset, mut buffer } => {
                 self.read_into(offset, &mut buffer);
-                return Ok(Completion { buffer: Some(buffer) });
+                return Ok(DeviceCompletion { buffer: Some(buffer) });
             }
-            Operation::Write { offset, data } | Operation::WriteThrough { offset, data } => {
+            DeviceOperation::Write { offset, data }
+            | DeviceOperation::WriteThrough { offset, data } => {
                 self.write_pieces(offset, &data);
             }
-            Operation::Flush => {}
-            Operation::Discard { offset, length_bytes } => self.discard(offset, length_bytes),
+            DeviceOperation::Flush => {}
+            DeviceOperation::Discard { offset, length_bytes } => self.discard(offset, length_bytes),
         }
-        Ok(Completion::default())
+        Ok(DeviceCompletion::default())
     }
 }
 
@@ -159,7 +164,7 @@ impl Device for MemoryDevice {
         &self.info
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         Ticket::ready(self.execute(purpose, operation))
     }
 }
@@ -177,9 +182,9 @@ mod tests {
     fn sixteen_tebibytes_cost_what_was_written() {
         let device = MemoryDevice::new("memory", 16 << 40);
         let last = (16 << 40) - 4096;
-        device.write(Purpose::Home, last, filled(4096, 7)).expect("in range");
+        device.write(IoPurpose::Home, last, filled(4096, 7)).expect("in range");
         assert_eq!(device.allocated_bytes(), CHUNK_BYTES);
-        let read = device.read(Purpose::Home, last - 4096, 8192).expect("in range");
+        let read = device.read(IoPurpose::Home, last - 4096, 8192).expect("in range");
         assert!(read[..4096].iter().all(|&byte| byte == 0));
         assert!(read[4096..].iter().all(|&byte| byte == 7));
         assert_eq!(device.allocated_bytes(), CHUNK_BYTES, "a read allocated");
@@ -195,9 +200,9 @@ mod tests {
             SharedBytes::new(buffer, 4096..(1 << 20) + 4096),
         ];
         let offset = (1 << 20) - 4096;
-        let write = Operation::Write { offset, data: pieces };
-        device.submit(Purpose::Data, write).wait().expect("in range");
-        let read = device.read(Purpose::Data, 0, 4 << 20).expect("in range");
+        let write = DeviceOperation::Write { offset, data: pieces };
+        device.submit(IoPurpose::Data, write).wait().expect("in range");
+        let read = device.read(IoPurpose::Data, 0, 4 << 20).expect("in range");
         let boundary = to_usize(offset) + (1 << 20);
         let ends = [to_usize(offset), boundary, boundary + 8192, boundary + 8192 + (1 << 20)];
         let expected = |at: usize| match ends.iter().position(|&end| at < end) {
@@ -212,12 +217,12 @@ mod tests {
     #[test]
     fn discard_frees_whole_chunks_and_harms_nothing_else() {
         let device = MemoryDevice::new("memory", 4 << 20);
-        device.write(Purpose::Data, 0, filled(4 << 20, 9)).expect("in range");
-        let discard = Operation::Discard { offset: 4096, length_bytes: (3 << 20) - 4096 };
-        device.submit(Purpose::Data, discard).wait().expect("in range");
+        device.write(IoPurpose::Data, 0, filled(4 << 20, 9)).expect("in range");
+        let discard = DeviceOperation::Discard { offset: 4096, length_bytes: (3 << 20) - 4096 };
+        device.submit(IoPurpose::Data, discard).wait().expect("in range");
         assert_eq!(device.allocated_bytes(), 2 * CHUNK_BYTES);
-        let head = device.read(Purpose::Data, 0, 4096).expect("in range");
-        let tail = device.read(Purpose::Data, 3 << 20, 1 << 20).expect("in range");
+        let head = device.read(IoPurpose::Data, 0, 4096).expect("in range");
+        let tail = device.read(IoPurpose::Data, 3 << 20, 1 << 20).expect("in range");
         assert!(head.iter().chain(tail.iter()).all(|&byte| byte == 9));
     }
 }

@@ -1,41 +1,34 @@
-//! Devices: byte ranges that can be read, written and flushed, and that fail.
+//! Devices: byte ranges that can be read, written and flushed, and that can fail.
 //!
-//! Everything Holdfast keeps is on a [`Device`]. A device takes requests ([`Device::submit`]) and
-//! answers them later ([`Ticket::wait`]), so that a caller submits many and waits for many: at
-//! depth 1 io_uring gains nothing over `pread`, at depth 32 it triples the rate.
-//!
-//! Buffers belong to the device from `submit` until the answer: a late answer can therefore never
-//! land in memory that has been reused for something else.
+//! Requests ([`Device::submit`]) complete asynchronously ([`Ticket::wait`]), so that many can be in
+//! flight: io_uring gains nothing over `pread` at depth 1, and triples the rate at depth 32. A
+//! request owns its buffer until it completes, so a late completion never overwrites reused memory.
 //!
 //! # Invariants
 //!
-//! - D1: A write that was answered `Ok` is durable only after a later flush was answered `Ok`.
-//! - D2: Requests that are in flight together may take effect in any order. Only a wait orders.
-//! - D3: A device whose flush failed answers every later write and flush with
-//!   [`DeviceError::Failed`]: the kernel may have dropped the pages, so a second flush proves
-//!   nothing.
-//! - D4: So does one with a write or a flush that was not answered by its deadline.
-//! - D5: A device that was found to be shorter than it was when it was opened answers every later
-//!   write and flush with [`DeviceError::Shortened`]: what was past its end is lost, and a write
-//!   there would only hide it.
-//! - D6: A discard changes its range at any time from when it is submitted until it is answered,
-//!   and not after that. One that was not answered by its deadline may change it at any later time,
-//!   and does not fail the device: whoever asked leaves the range unused for as long as it is open.
-//!   Until it has returned the device answers further discards with [`DeviceError::Stalled`].
-//!   A device that cannot discard answers [`DeviceError::NoDiscard`], to all further ones at once.
+//! - D1: A write that returned `Ok` is durable only after a later flush returned `Ok`.
+//! - D2: Requests in flight together may take effect in any order. Only a wait orders them.
+//! - D3: After a failed flush all writes and flushes fail with [`DeviceError::Failed`]: the kernel
+//!   may have dropped the dirty pages, so a second flush proves nothing.
+//! - D4: An expired write or flush has the same effect as a failed flush.
+//! - D5: Once a device is found to be shorter than when opened, all writes and flushes fail with
+//!   [`DeviceError::Shortened`]: data past its end is lost, and a write there would only hide that.
+//! - D6: A discard changes its range only between its submission and its completion. An expired one
+//!   does not fail the device, but may change the range at any later time, so the caller leaves the
+//!   range unused while the device is open. Until the overdue call returns, further discards fail
+//!   with [`DeviceError::Stalled`]. Without discard support they all fail with
+//!   [`DeviceError::NoDiscard`].
 //!
 //! # Deadlines
 //!
-//! Every request is answered: by the device, or at its deadline with [`DeviceError::Expired`]. What
-//! becomes of the call then is in `health.rs`.
+//! Every request completes, at the latest with [`DeviceError::Expired`] (see `health.rs`).
 //!
 //! # Concurrency
 //!
-//! A `Device` is shared by every thread. Tickets may be waited for in any order.
-//!
-//! Not here: what is where on a device (`format`), and which device holds a place (`volume`).
+//! All threads share a `Device`. Tickets may be waited for in any order.
 
 mod buffer;
+pub mod counters;
 mod counting;
 mod deadline;
 mod file;
@@ -53,7 +46,8 @@ pub use buffer::{AlignedBuffer, SharedBytes};
 pub use counting::CountingDevice;
 pub use deadline::DeadlineDevice;
 pub use file::{
-    Access, FileDevice, FileOptions, LoopBacking, OpenError, QUEUE_DEPTH, TransportChoice,
+    DeviceAccess, DeviceOpenError, FileDevice, FileOptions, FileTransportChoice, LoopBacking,
+    QUEUE_DEPTH,
 };
 pub use health::{DEADLINE_DEFAULT, DEADLINE_MIN, OVERDUE_MAX, STALLED_SHARE};
 pub use memory::MemoryDevice;
@@ -61,200 +55,198 @@ pub use overlay::OverlayDevice;
 pub(crate) use range::check_request;
 pub use threads::POOL_THREADS;
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::convert::to_u64;
-use crate::volume::Composite;
 
-/// Alignment, in bytes, of every buffer, offset and length that reaches a device.
-///
-/// A page of memory: what O_DIRECT asks for on every device with sectors of up to 4 KiB.
+/// Alignment of every buffer, offset and length: a memory page, which suffices for O_DIRECT with
+/// sectors of up to 4 KiB.
 pub const IO_ALIGN_BYTES: usize = 4096;
 
-/// What a device is, fixed while it is open; its length may become more ([`Device::lengthen`]).
+/// Properties of an open device. Only the length can change ([`Device::lengthen`]).
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// What the user calls it: a path, or `memory`, or `sim:0`.
+    /// Name for messages: a path, `memory`, or `sim:0`.
     pub name: String,
-    /// Usable bytes; a multiple of [`IO_ALIGN_BYTES`].
+    /// Usable bytes, a multiple of [`IO_ALIGN_BYTES`].
     pub size_bytes: u64,
-    /// Unit of atomicity and of addressing: 512 to 4096.
+    /// Unit of atomicity and addressing: 512 to 4096.
     pub sector_bytes: u32,
-    /// Whether every write is known to be refused: by the device, which may be open for writing all
-    /// the same, or because it was opened for reading alone.
+    /// Whether writes are known to be refused, by the device or by the open mode.
     pub is_read_only: bool,
-    /// Whether [`Operation::WriteThrough`] may be asked for; where not, a write and a flush do.
+    /// Whether [`DeviceOperation::WriteThrough`] is supported. If not, use a write and a flush.
     pub has_write_through: bool,
-    /// Whether it is a file that had holes when it was opened: what is discarded becomes free in
-    /// the file system below.
+    /// Whether the device is a file that had holes when opened. Discards then free space in its
+    /// file system.
     pub is_sparse: bool,
-    /// How requests travel: `io_uring`, `pread`, `memory`, `simulated`; said by `status`.
+    /// Transport for `status`: `io_uring`, `pread`, `memory` or `simulated`.
     pub transport: &'static str,
 }
 
-/// Which layer asked, so that I/O can be counted by layer.
+/// The layer that issues a request, for I/O counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Purpose {
+pub enum IoPurpose {
     /// Superblocks and labels.
     Superblock,
-    /// Log writes, and log reads by recovery.
+    /// Log writes, and reads by recovery.
     Journal,
     /// The double-write area.
     DoubleWrite,
-    /// Metadata pages at their home places.
+    /// Metadata pages at their home locations.
     Home,
-    /// Blocks of file data.
+    /// File data.
     Data,
     /// Segment summaries.
     Summary,
-    /// Reads and writes of the cleaner.
+    /// Reads and writes by the cleaner.
     Cleaner,
-    /// Reads of a check: pages, and fixed regions.
+    /// Metadata reads by a check.
     Check,
-    /// Reads of a check: blocks of file data, and their summaries.
+    /// File data and summary reads by a check.
     CheckData,
 }
 
-impl Purpose {
-    /// Every purpose, in the order of the counters.
-    pub const ALL: [Purpose; 9] = [
-        Purpose::Superblock,
-        Purpose::Journal,
-        Purpose::DoubleWrite,
-        Purpose::Home,
-        Purpose::Data,
-        Purpose::Summary,
-        Purpose::Cleaner,
-        Purpose::Check,
-        Purpose::CheckData,
+impl IoPurpose {
+    /// All purposes, in counter order.
+    pub const ALL: [IoPurpose; 9] = [
+        IoPurpose::Superblock,
+        IoPurpose::Journal,
+        IoPurpose::DoubleWrite,
+        IoPurpose::Home,
+        IoPurpose::Data,
+        IoPurpose::Summary,
+        IoPurpose::Cleaner,
+        IoPurpose::Check,
+        IoPurpose::CheckData,
     ];
 
-    /// Returns how a layout that has both ways keeps what is read or written for this.
+    /// Returns the redundancy of such data in a layout with both kinds.
     #[must_use]
     pub fn redundancy(self) -> Redundancy {
         match self {
-            Purpose::Data | Purpose::Summary | Purpose::Cleaner | Purpose::CheckData => {
+            IoPurpose::Data | IoPurpose::Summary | IoPurpose::Cleaner | IoPurpose::CheckData => {
                 Redundancy::Parity
             }
-            Purpose::Superblock
-            | Purpose::Journal
-            | Purpose::DoubleWrite
-            | Purpose::Home
-            | Purpose::Check => Redundancy::Copies,
+            IoPurpose::Superblock
+            | IoPurpose::Journal
+            | IoPurpose::DoubleWrite
+            | IoPurpose::Home
+            | IoPurpose::Check => Redundancy::Copies,
         }
     }
 
-    /// Position in [`Purpose::ALL`].
+    /// Returns the position in [`IoPurpose::ALL`].
     #[must_use]
     pub fn index(self) -> usize {
-        Purpose::ALL.iter().position(|&purpose| purpose == self).expect("ALL lists every purpose")
+        IoPurpose::ALL.iter().position(|&purpose| purpose == self).expect("ALL lists every purpose")
     }
 }
 
-/// How what lies at a place is kept safe, where a layout has both ways: pages of metadata and fixed
-/// regions in copies, blocks of data and their summaries under parity. A mirror knows copies alone,
-/// and a stripe has no parity: what would be under it is there once.
+/// Protection of data in a layout with both kinds: metadata by copies, file data and summaries by
+/// parity. A mirror has copies only, and file data of a stripe exists once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redundancy {
-    /// The same bytes on several members.
+    /// Identical copies on several members.
     Copies,
-    /// Once, and a parity over it.
+    /// A single copy, covered by parity.
     Parity,
 }
 
-/// One request to a device.
+/// A request to a device.
 ///
-/// Offsets and lengths are bytes; both are multiples of [`IO_ALIGN_BYTES`] but for writes and reads
-/// with [`Purpose::Journal`], which are multiples of the device's sector.
+/// Offsets and lengths are multiples of [`IO_ALIGN_BYTES`], or of the sector for
+/// [`IoPurpose::Journal`].
 #[derive(Debug)]
-pub enum Operation {
-    /// Fill the whole of `buffer` from `offset`.
+pub enum DeviceOperation {
+    /// Fills `buffer` from `offset`.
     Read {
-        /// First byte on the device.
+        /// Offset in bytes.
         offset: u64,
-        /// Memory to fill; comes back in [`Completion::buffer`].
+        /// Destination, returned in [`DeviceCompletion::buffer`].
         buffer: AlignedBuffer,
     },
-    /// Write the pieces of `data` one after the other, beginning at `offset`.
+    /// Writes the pieces of `data` in order from `offset`.
     Write {
-        /// First byte on the device.
+        /// Offset in bytes.
         offset: u64,
         /// At most [`WRITE_PIECES_MAX`] pieces.
         data: Vec<SharedBytes>,
     },
-    /// Write as [`Operation::Write`] does, and make this write, and no other, durable before the
-    /// answer. It is counted, planned and refused as a write, and when it fails as a flush that
-    /// failed (D3). Only where [`DeviceInfo::has_write_through`].
+    /// Writes like [`DeviceOperation::Write`], and makes this write alone durable before
+    /// completion. Counts as a write, but fails as a flush (D3). Needs
+    /// [`DeviceInfo::has_write_through`].
     WriteThrough {
-        /// First byte on the device.
+        /// Offset in bytes.
         offset: u64,
         /// At most [`WRITE_PIECES_MAX`] pieces.
         data: Vec<SharedBytes>,
     },
-    /// Make durable every write answered before this was submitted.
+    /// Makes durable every write completed before submission.
     Flush,
-    /// Say that a range holds nothing of value. What it reads as from now on is undefined, and may
-    /// change, until it is written again (D6).
+    /// Marks a range unused. Its contents are undefined until rewritten (D6).
     Discard {
-        /// First byte on the device.
+        /// Offset in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         length_bytes: u64,
     },
 }
 
-impl Operation {
-    /// Returns what is asked.
+impl DeviceOperation {
+    /// Returns the request kind.
     #[must_use]
     pub fn kind(&self) -> RequestKind {
         match self {
-            Operation::Read { .. } => RequestKind::Read,
-            Operation::Write { .. } | Operation::WriteThrough { .. } => RequestKind::Write,
-            Operation::Flush => RequestKind::Flush,
-            Operation::Discard { .. } => RequestKind::Discard,
+            DeviceOperation::Read { .. } => RequestKind::Read,
+            DeviceOperation::Write { .. } | DeviceOperation::WriteThrough { .. } => {
+                RequestKind::Write
+            }
+            DeviceOperation::Flush => RequestKind::Flush,
+            DeviceOperation::Discard { .. } => RequestKind::Discard,
         }
     }
 
-    /// Whether the answer says that something is durable.
+    /// Whether success implies durability.
     #[must_use]
     pub fn makes_durable(&self) -> bool {
-        matches!(self, Operation::WriteThrough { .. } | Operation::Flush)
+        matches!(self, DeviceOperation::WriteThrough { .. } | DeviceOperation::Flush)
     }
 
-    /// Returns the first byte on the device; a flush has none.
+    /// Returns the offset. `None` for a flush.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         match self {
-            Operation::Read { offset, .. }
-            | Operation::Write { offset, .. }
-            | Operation::WriteThrough { offset, .. }
-            | Operation::Discard { offset, .. } => Some(*offset),
-            Operation::Flush => None,
+            DeviceOperation::Read { offset, .. }
+            | DeviceOperation::Write { offset, .. }
+            | DeviceOperation::WriteThrough { offset, .. }
+            | DeviceOperation::Discard { offset, .. } => Some(*offset),
+            DeviceOperation::Flush => None,
         }
     }
 
-    /// Returns how many bytes of the device are meant; 0 for a flush.
+    /// Returns the length. 0 for a flush.
     #[must_use]
     pub fn length_bytes(&self) -> u64 {
         match self {
-            Operation::Read { buffer, .. } => to_u64(buffer.len()),
-            Operation::Write { data, .. } | Operation::WriteThrough { data, .. } => {
+            DeviceOperation::Read { buffer, .. } => to_u64(buffer.len()),
+            DeviceOperation::Write { data, .. } | DeviceOperation::WriteThrough { data, .. } => {
                 data.iter().map(|piece| to_u64(piece.len())).sum()
             }
-            Operation::Flush => 0,
-            Operation::Discard { length_bytes, .. } => *length_bytes,
+            DeviceOperation::Flush => 0,
+            DeviceOperation::Discard { length_bytes, .. } => *length_bytes,
         }
     }
 }
 
-/// Most pieces in one write: `IOV_MAX` of Linux.
+/// Maximum pieces in one write: `IOV_MAX` of Linux.
 pub const WRITE_PIECES_MAX: usize = 1024;
 
-/// The answer to a request that succeeded.
+/// Result of a successful request.
 #[derive(Debug, Default)]
-pub struct Completion {
-    /// The buffer of a read, filled.
+pub struct DeviceCompletion {
+    /// The filled buffer of a read.
     pub buffer: Option<AlignedBuffer>,
 }
 
@@ -269,42 +261,42 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// What a device keeps of a request in flight.
+/// Device-side state of a request in flight.
 pub trait PendingRequest: Send {
-    /// Blocks until the request is answered or its deadline has passed.
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError>;
+    /// Blocks until completion or the deadline.
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError>;
 }
 
 impl Ticket {
-    /// Wraps what a device knows of a request.
+    /// Wraps a pending request.
     #[must_use]
     pub fn new(pending: Box<dyn PendingRequest>) -> Ticket {
         Ticket(pending)
     }
 
-    /// A ticket that is already answered.
+    /// Returns a completed ticket.
     #[must_use]
-    pub fn ready(answer: Result<Completion, DeviceError>) -> Ticket {
-        struct Ready(Result<Completion, DeviceError>);
-        impl PendingRequest for Ready {
-            fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    pub fn ready(answer: Result<DeviceCompletion, DeviceError>) -> Ticket {
+        struct CompletedRequest(Result<DeviceCompletion, DeviceError>);
+        impl PendingRequest for CompletedRequest {
+            fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
                 self.0
             }
         }
-        Ticket(Box::new(Ready(answer)))
+        Ticket(Box::new(CompletedRequest(answer)))
     }
 
-    /// Blocks until the request is answered, for no longer than the device's deadline.
+    /// Blocks until completion, at most until the deadline.
     ///
     /// # Errors
     ///
-    /// What the device said: see [`DeviceError`].
-    pub fn wait(self) -> Result<Completion, DeviceError> {
+    /// [`DeviceError`].
+    pub fn wait(self) -> Result<DeviceCompletion, DeviceError> {
         self.0.wait()
     }
 }
 
-/// Which kind of request failed.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// A read.
@@ -318,11 +310,11 @@ pub enum RequestKind {
 }
 
 impl RequestKind {
-    /// Every kind, in the order of the counters.
+    /// All kinds, in counter order.
     pub const ALL: [RequestKind; 4] =
         [RequestKind::Read, RequestKind::Write, RequestKind::Flush, RequestKind::Discard];
 
-    /// Position in [`RequestKind::ALL`].
+    /// Returns the position in [`RequestKind::ALL`].
     #[must_use]
     pub fn index(self) -> usize {
         match self {
@@ -345,150 +337,146 @@ impl fmt::Display for RequestKind {
     }
 }
 
-/// Why a device did not do what it was asked.
+/// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The device answered with an error. A read may be tried from another copy; a write or a
-    /// flush must not be tried again.
+    /// The device returned an error. Retry a read on another copy. Do not retry a write or a flush.
     #[error(
         "{device}: {kind} of {length_bytes} bytes at {offset} failed: {cause}; look for the device \
          in the kernel's log"
     )]
     Io {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// What was asked.
+        /// Request kind.
         kind: RequestKind,
-        /// First byte.
+        /// Offset in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         length_bytes: u64,
-        /// What the system said.
+        /// System error.
         cause: String,
     },
-    /// The device has no room (a sparse file on a full file system): free space below, then mount
-    /// again.
+    /// No space below the device (a sparse file on a full file system). Free space, then remount.
     #[error("{device}: no space left below the device for a write at {offset}")]
     NoSpace {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// First byte.
+        /// Offset in bytes.
         offset: u64,
     },
-    /// The device takes no writes at all: have it made writable, or use another.
+    /// The device takes no writes.
     #[error(
         "{device}: the device is read-only; make it writable (blockdev --setrw, or losetup without \
          -r), or use a copy of it that can be written"
     )]
     ReadOnly {
-        /// Name of the device.
+        /// Device name.
         device: String,
     },
-    /// The deadline passed. The call goes on with its memory; what it was to change may still
-    /// change. A read may be tried from another copy; a write or a flush must not be tried again.
+    /// The deadline passed, but the call goes on and may still take effect. Retry a read on another
+    /// copy. Do not retry a write or a flush.
     #[error(
         "{device}: {kind} of {length_bytes} bytes at {offset} was not answered within {waited_ms} \
          ms; look for the device in the kernel's log, unmount, and mount when it answers again"
     )]
     Expired {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// What was asked.
+        /// Request kind.
         kind: RequestKind,
-        /// First byte.
+        /// Offset in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         length_bytes: u64,
-        /// How long it was waited for.
+        /// Time waited.
         waited_ms: u64,
     },
-    /// Too many calls are overdue: try again when one has returned.
+    /// Too many calls are overdue. Retry after one returns.
     #[error(
         "{device}: {overdue} calls are not answered, and until one is no more are made; look for \
          the device in the kernel's log"
     )]
     Stalled {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// How many.
+        /// Overdue calls.
         overdue: usize,
     },
-    /// An earlier flush failed or a change expired, so nothing written since can be trusted to last
-    /// (D3, D4).
+    /// An earlier write or flush failed or expired, so later writes may not be durable (D3, D4).
     #[error(
         "{device}: an earlier write or flush failed, and no more are taken; unmount, check, and \
          mount again"
     )]
     Failed {
-        /// Name of the device.
+        /// Device name.
         device: String,
     },
-    /// The device is shorter than it was when it was opened, so what was past its end is lost (D5).
+    /// The device is shorter than when opened, so data past its end is lost (D5).
     #[error(
         "{device}: it became shorter than {size_bytes} bytes while it was open, and no more writes \
          are taken; unmount, make it as long again (a file: truncate -s {size_bytes} {device}), \
          check, and mount again"
     )]
     Shortened {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// How long it was.
+        /// Original size.
         size_bytes: u64,
     },
-    /// The device has become longer too often while it was open: close the pool and open it again.
+    /// The device grew too often while open. Reopen the pool.
     #[error(
         "{device}: it has become longer too often since it was opened: unmount the pool and mount \
          it again"
     )]
     OftenLonger {
-        /// Name of the device.
+        /// Device name.
         device: String,
     },
-    /// The request lies outside the device or is not aligned: a bug, or a damaged pointer.
+    /// The request is misaligned or outside the device: a bug, or a damaged pointer.
     #[error("{device}: {kind} of {length_bytes} bytes at {offset} is outside or not aligned")]
     OutOfRange {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// What was asked.
+        /// Request kind.
         kind: RequestKind,
-        /// First byte.
+        /// Offset in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         length_bytes: u64,
     },
-    /// The device does not discard. Nothing was changed; do not ask again.
+    /// Discard is unsupported. Nothing changed, and a retry is pointless.
     #[error("{device}: the device does not support discard")]
     NoDiscard {
-        /// Name of the device.
+        /// Device name.
         device: String,
     },
-    /// Another has taken the pool on the device.
+    /// Another server has taken the pool.
     #[error(
         "{device}: the pool was taken {by} while it was mounted here, and nothing more is written; \
          unmount it in both places, check, and mount it in one"
     )]
     Taken {
-        /// Name of the device.
+        /// Device name.
         device: String,
-        /// Who: `by process 5 of this machine`.
+        /// Owner, as `by process 5 of this machine`.
         by: String,
     },
-    /// The power of a simulated device is cut: nothing more happens in this life.
+    /// The power of a simulated device is cut.
     #[error("{device}: power is cut")]
     PowerCut {
-        /// Name of the device.
+        /// Device name.
         device: String,
     },
 }
 
 /// A byte range that outlives the process.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// Returns what the device is.
+    /// Returns the device's properties.
     fn info(&self) -> &DeviceInfo;
 
-    /// Looks whether the device has lost its end (D5), which takes no request: somebody who asks
-    /// nothing of it learns of that too. Most devices cannot.
+    /// Checks for a lost end (D5) without a request, for idle pools. The default does nothing.
     ///
     /// # Errors
     ///
@@ -497,50 +485,48 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Returns how many bytes the device has now, of which [`DeviceInfo::size_bytes`] are in use:
-    /// somebody may have made it longer since it was opened. Takes no request.
+    /// Returns the length, without a request. More than [`DeviceInfo::size_bytes`] if the device
+    /// has grown since its opening.
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// The system's error.
     fn length_now(&self) -> Result<u64, DeviceError> {
         Ok(self.info().size_bytes)
     }
 
-    /// Uses all that the device has become longer by: [`Device::info`] says so from now on, and a
-    /// crash of the machine does not make it shorter again. For its new end there is room below it
-    /// then. Most devices stay as they are.
+    /// Takes a grown length into use durably, with space for the new end preallocated. The default
+    /// does nothing.
     ///
     /// # Errors
     ///
-    /// What the system said: it is as long as it was.
+    /// The system's error. The length is unchanged then.
     fn lengthen(&self) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// Returns how many calls are overdue: what they are to change may still change. Most devices
-    /// have none.
+    /// Returns the number of overdue calls, which may still change their ranges.
     fn overdue(&self) -> usize {
         0
     }
 
-    /// Returns the layout over several devices that this device is, if it is one.
-    fn composite(self: Arc<Self>) -> Option<Arc<dyn Composite>> {
+    /// Returns the layout over several devices, if this device is one. The value is the volume's
+    /// `Arc<dyn Composite>`, a type that the device layer does not know.
+    fn composite(self: Arc<Self>) -> Option<Box<dyn Any>> {
         None
     }
 
-    /// Returns device and inode, as the system numbers them, of what is locked while the device is
-    /// open for writing; `None`: nothing.
+    /// Returns device and inode number of the file locked for writing, if any.
     fn lock_identity(&self) -> Option<[u64; 2]> {
         None
     }
 
-    /// Hands a request to the device and returns at once, or after the queue had room.
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket;
+    /// Submits a request. Blocks only while the queue is full.
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket;
 
-    /// Hands several requests to the device for a caller that then waits for all: with io_uring by
-    /// one system call, when the first is waited for. Returns their tickets in order.
-    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+    /// Submits several requests for a caller that waits for all, with one system call for io_uring.
+    /// Returns the tickets in order.
+    fn submit_all(&self, purpose: IoPurpose, operations: Vec<DeviceOperation>) -> Vec<Ticket> {
         operations.into_iter().map(|operation| self.submit(purpose, operation)).collect()
     }
 
@@ -548,15 +534,15 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Ticket::wait`].
+    /// See [`Ticket::wait`].
     fn read(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Result<AlignedBuffer, DeviceError> {
         let buffer = AlignedBuffer::for_reading(length_bytes);
-        let completion = self.submit(purpose, Operation::Read { offset, buffer }).wait()?;
+        let completion = self.submit(purpose, DeviceOperation::Read { offset, buffer }).wait()?;
         Ok(completion.buffer.expect("a read returns its buffer"))
     }
 
@@ -564,21 +550,26 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Ticket::wait`].
-    fn write(&self, purpose: Purpose, offset: u64, data: AlignedBuffer) -> Result<(), DeviceError> {
+    /// See [`Ticket::wait`].
+    fn write(
+        &self,
+        purpose: IoPurpose,
+        offset: u64,
+        data: AlignedBuffer,
+    ) -> Result<(), DeviceError> {
         let data = vec![SharedBytes::from(data)];
-        self.submit(purpose, Operation::Write { offset, data }).wait().map(drop)
+        self.submit(purpose, DeviceOperation::Write { offset, data }).wait().map(drop)
     }
 
-    /// Makes every write answered so far durable.
+    /// Makes every completed write durable.
     ///
     /// # Errors
     ///
-    /// As [`Ticket::wait`]. Never try again (D3).
-    fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
-        self.submit(purpose, Operation::Flush).wait().map(drop)
+    /// See [`Ticket::wait`]. Do not retry (D3).
+    fn flush(&self, purpose: IoPurpose) -> Result<(), DeviceError> {
+        self.submit(purpose, DeviceOperation::Flush).wait().map(drop)
     }
 }
 
-/// A device shared by all that use it.
+/// A device in shared use.
 pub type SharedDevice = Arc<dyn Device>;

@@ -1,13 +1,12 @@
-//! A device over another that is never written: what is written stays in memory, and is gone with
-//! the process.
+//! A writable device over a read-only one. Writes stay in memory and are lost with the process.
 //!
-//! For a pool that may only be looked at, and was not closed: its log is replayed as always, and
-//! not a byte of it changes.
+//! For the read-only mount of a pool that was not closed: its log is replayed without changing the
+//! device.
 //!
 //! # Concurrency
 //!
-//! Its lock is held for the copy only, and never while the device below is waited for, so it is a
-//! plain one.
+//! The lock is held for a copy only, never across a request to the device below, so it is a plain
+//! one.
 
 use std::collections::BTreeMap;
 
@@ -15,38 +14,43 @@ use parking_lot::RwLock;
 
 use super::range::check_request;
 use super::{
-    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, RequestKind,
-    SharedBytes, SharedDevice, Ticket,
+    AlignedBuffer, Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose,
+    RequestKind, SharedBytes, SharedDevice, Ticket,
 };
 use crate::convert::{to_u64, to_usize};
 
 const PAGE: u64 = 4096;
 const PAGE_LENGTH: usize = 4096;
-/// Most pages that are kept: 1 GiB. A recovery writes what the log names, which is far less.
+/// Maximum pages held: 1 GiB. A recovery writes far less.
 const PAGES_MAX: usize = 1 << 18;
 
-type Page = Box<[u8; PAGE_LENGTH]>;
+type OverlayPage = Box<[u8; PAGE_LENGTH]>;
 
-/// See the module's header.
+/// A device with an in-memory overlay.
 #[derive(Debug)]
 pub struct OverlayDevice {
     info: DeviceInfo,
     below: SharedDevice,
-    /// What was written, by the number of the page; `None`: what lies below is of before, and what
-    /// should be there is not known.
-    pages: RwLock<BTreeMap<u64, Option<Page>>>,
+    /// Written pages. `None` for an unreadable page: its contents below are obsolete, and no others
+    /// exist.
+    pages: RwLock<BTreeMap<u64, Option<OverlayPage>>>,
 }
 
 impl OverlayDevice {
-    /// Returns a device that reads as `below` does until it is written.
+    /// Wraps `below`.
     #[must_use]
     pub fn new(below: SharedDevice) -> OverlayDevice {
         let info = DeviceInfo { is_read_only: false, ..below.info().clone() };
         OverlayDevice { info, below, pages: RwLock::default() }
     }
 
-    /// Reads a range page by page: what was written from memory, what lies between from below.
-    fn read_mixed(&self, purpose: Purpose, offset: u64, to: &mut [u8]) -> Result<(), DeviceError> {
+    /// Reads page by page, from memory where written, else from below.
+    fn read_mixed(
+        &self,
+        purpose: IoPurpose,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<(), DeviceError> {
         let end = offset + to_u64(to.len());
         let mut at = offset;
         while at < end {
@@ -70,7 +74,7 @@ impl OverlayDevice {
         Ok(())
     }
 
-    /// From now on the pages of a range cannot be read: they have changed, to what is not known.
+    /// Makes the pages of a range unreadable: their contents below are obsolete.
     pub(crate) fn lose(&self, offset: u64, length_bytes: u64) {
         let numbers = offset / PAGE..(offset + length_bytes).div_ceil(PAGE);
         self.pages.write().extend(numbers.map(|number| (number, None)));
@@ -86,20 +90,25 @@ impl OverlayDevice {
         }
     }
 
-    /// Whether any of a range was written: then the device below has it as it was before.
+    /// Whether the overlay has any page of a range, so that the contents below are obsolete.
     pub(crate) fn has_any(&self, offset: u64, length_bytes: u64) -> bool {
         let pages = self.pages.read();
         pages.range(offset / PAGE..(offset + length_bytes).div_ceil(PAGE)).next().is_some()
     }
 
-    fn write_piece(&self, purpose: Purpose, offset: u64, piece: &[u8]) -> Result<(), DeviceError> {
+    fn write_piece(
+        &self,
+        purpose: IoPurpose,
+        offset: u64,
+        piece: &[u8],
+    ) -> Result<(), DeviceError> {
         let end = offset + to_u64(piece.len());
         let mut at = offset;
         while at < end {
             let in_page = to_usize(at % PAGE);
             let length = (PAGE_LENGTH - in_page).min(to_usize(end - at));
             let from = to_usize(at - offset);
-            let mut page: Page = Box::new([0; PAGE_LENGTH]);
+            let mut page: OverlayPage = Box::new([0; PAGE_LENGTH]);
             if length < PAGE_LENGTH {
                 self.read_mixed(purpose, at / PAGE * PAGE, &mut page[..])?;
             }
@@ -124,7 +133,7 @@ impl OverlayDevice {
         }
     }
 
-    fn write(&self, purpose: Purpose, offset: u64, data: &[SharedBytes]) -> Ticket {
+    fn write(&self, purpose: IoPurpose, offset: u64, data: &[SharedBytes]) -> Ticket {
         let mut at = offset;
         for piece in data {
             if let Err(error) = self.write_piece(purpose, at, piece) {
@@ -132,7 +141,7 @@ impl OverlayDevice {
             }
             at += to_u64(piece.len());
         }
-        Ticket::ready(Ok(Completion::default()))
+        Ticket::ready(Ok(DeviceCompletion::default()))
     }
 }
 
@@ -153,24 +162,25 @@ impl Device for OverlayDevice {
         self.below.lock_identity()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         if let Err(error) = check_request(&self.info, purpose, &operation) {
             return Ticket::ready(Err(error));
         }
         match operation {
-            Operation::Read { offset, buffer } if !self.has_any(offset, to_u64(buffer.len())) => {
-                self.below.submit(purpose, Operation::Read { offset, buffer })
+            DeviceOperation::Read { offset, buffer }
+                if !self.has_any(offset, to_u64(buffer.len())) =>
+            {
+                self.below.submit(purpose, DeviceOperation::Read { offset, buffer })
             }
-            Operation::Read { offset, buffer } => {
+            DeviceOperation::Read { offset, buffer } => {
                 let mut filled = AlignedBuffer::zeroed(buffer.len());
                 let read = self.read_mixed(purpose, offset, &mut filled);
-                Ticket::ready(read.map(|()| Completion { buffer: Some(filled) }))
+                Ticket::ready(read.map(|()| DeviceCompletion { buffer: Some(filled) }))
             }
-            Operation::Write { offset, data } | Operation::WriteThrough { offset, data } => {
-                self.write(purpose, offset, &data)
-            }
-            Operation::Flush | Operation::Discard { .. } => {
-                Ticket::ready(Ok(Completion::default()))
+            DeviceOperation::Write { offset, data }
+            | DeviceOperation::WriteThrough { offset, data } => self.write(purpose, offset, &data),
+            DeviceOperation::Flush | DeviceOperation::Discard { .. } => {
+                Ticket::ready(Ok(DeviceCompletion::default()))
             }
         }
     }
@@ -187,16 +197,16 @@ mod tests {
         AlignedBuffer::copy_of(&vec![byte; length])
     }
 
-    /// Goal: what was written is read, the rest is as below, and below nothing changes. Method:
-    /// whole pages, and sectors of the journal that lie in the midst of one.
+    /// Goal: writes are visible in the overlay only. Method: whole pages, and journal sectors
+    /// within a page.
     #[test]
     fn what_is_written_is_read_and_the_device_below_stays_as_it_is() {
         let below = MemoryDevice::new("below", 64 << 10);
-        Device::write(below.as_ref(), Purpose::Data, 0, buffer(64 << 10, 7)).expect("it fits");
+        Device::write(below.as_ref(), IoPurpose::Data, 0, buffer(64 << 10, 7)).expect("it fits");
         let over = OverlayDevice::new(Arc::<MemoryDevice>::clone(&below));
-        Device::write(&over, Purpose::Data, 8192, buffer(8192, 9)).expect("it fits");
-        Device::write(&over, Purpose::Journal, 20_480 + 512, buffer(1024, 3)).expect("it fits");
-        let found = over.read(Purpose::Data, 0, 64 << 10).expect("it is there");
+        Device::write(&over, IoPurpose::Data, 8192, buffer(8192, 9)).expect("it fits");
+        Device::write(&over, IoPurpose::Journal, 20_480 + 512, buffer(1024, 3)).expect("it fits");
+        let found = over.read(IoPurpose::Data, 0, 64 << 10).expect("it is there");
         for (at, byte) in found.iter().enumerate() {
             let expected = match at {
                 8192..16_384 => 9,
@@ -205,16 +215,16 @@ mod tests {
             };
             assert_eq!(*byte, expected, "byte {at}");
         }
-        let sector = over.read(Purpose::Journal, 20_992, 512).expect("it is there");
+        let sector = over.read(IoPurpose::Journal, 20_992, 512).expect("it is there");
         assert_eq!(sector[..], [3; 512]);
         over.lose(8192, 4096);
-        let lost = over.read(Purpose::Data, 4096, 8192).expect_err("what is there is of before");
+        let lost = over.read(IoPurpose::Data, 4096, 8192).expect_err("what is there is of before");
         assert!(lost.to_string().contains("devices that are away"), "{lost}");
-        over.read(Purpose::Data, 12_288, 4096).expect("the page behind it is there");
-        Device::write(&over, Purpose::Data, 8192, buffer(4096, 5)).expect("it is whole again");
-        assert_eq!(over.read(Purpose::Data, 8192, 4096).expect("it is there")[..], [5; 4096]);
-        let untouched = below.read(Purpose::Data, 0, 64 << 10).expect("it is there");
+        over.read(IoPurpose::Data, 12_288, 4096).expect("the page behind it is there");
+        Device::write(&over, IoPurpose::Data, 8192, buffer(4096, 5)).expect("it is whole again");
+        assert_eq!(over.read(IoPurpose::Data, 8192, 4096).expect("it is there")[..], [5; 4096]);
+        let untouched = below.read(IoPurpose::Data, 0, 64 << 10).expect("it is there");
         assert!(untouched.iter().all(|byte| *byte == 7));
-        assert!(over.read(Purpose::Data, 64 << 10, 4096).is_err(), "behind the end");
+        assert!(over.read(IoPurpose::Data, 64 << 10, 4096).is_err(), "behind the end");
     }
 }

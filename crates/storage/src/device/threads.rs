@@ -1,9 +1,8 @@
-//! Calls that block, made by a few threads, so that whoever asked need not wait for ever.
+//! A pool of threads for blocking device calls, with deadlines.
 //!
-//! A thread in a system call cannot be called back. So the caller waits for an answer until the
-//! deadline and leaves; the thread stays with the call and its memory, and throws a late answer
-//! away. Another thread takes its place, so that what the device still answers is answered; as many
-//! at most as calls may be overdue. When a late call returns, a thread is one too many, and ends.
+//! A system call cannot be interrupted. So the waiter leaves at the deadline, while the thread
+//! stays with the call and its memory, and discards a late result. Another thread replaces it, up
+//! to the limit of overdue calls. When a late call returns, a surplus thread ends.
 
 #![allow(clippy::disallowed_methods, reason = "a real device answers from threads of its own")]
 
@@ -16,88 +15,86 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use super::file::QUEUE_DEPTH;
-use super::health::{Asked, Health, OVERDUE_MAX, deadline_after, time_until};
-use super::{Completion, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose, Ticket};
+use super::health::{Health, OVERDUE_MAX, TimedRequest, deadline_after, time_until};
+use super::{
+    DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, PendingRequest, Ticket,
+};
 
-/// Threads, and so requests at the device at one time, beside those that are overdue. A thread that
-/// waits for a disk costs little, and more would only wait longer in the disk's own queue.
+/// Threads, and so concurrent requests, besides overdue ones. More would only queue in the disk.
 pub const POOL_THREADS: usize = 8;
 
-/// What the threads call.
-pub(super) trait Blocking: Send + Sync + Debug {
-    /// Does what is asked, however long it takes.
-    fn execute(&self, purpose: Purpose, operation: Operation) -> Result<Completion, DeviceError>;
-    /// What it is called.
+/// A device with blocking calls.
+pub(super) trait BlockingDevice: Send + Sync + Debug {
+    fn execute(
+        &self,
+        purpose: IoPurpose,
+        operation: DeviceOperation,
+    ) -> Result<DeviceCompletion, DeviceError>;
     fn info(&self) -> &DeviceInfo;
-    /// Whether it can still be trusted.
     fn health(&self) -> &Health;
 }
 
-/// A few threads that take requests from one queue. They start with the first request.
+/// Threads that serve one queue. They start with the first request.
 #[derive(Debug)]
 pub(super) struct Threads {
-    shared: Arc<Shared>,
+    shared: Arc<ThreadPoolInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    target: Arc<dyn Blocking>,
-    state: Mutex<State>,
+struct ThreadPoolInner {
+    target: Arc<dyn BlockingDevice>,
+    state: Mutex<ThreadPoolState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// There is a request, or the threads are to end.
+    /// Signals a request, or closing.
     filled: Condvar,
-    /// There is room in the queue.
     emptied: Condvar,
-    /// A thread has ended.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    queue: VecDeque<Queued>,
+struct ThreadPoolState {
+    queue: VecDeque<QueuedRequest>,
     is_closing: bool,
-    /// Threads that have not ended.
     alive: usize,
 }
 
-/// A request that no thread has taken.
 #[derive(Debug)]
-struct Queued {
-    purpose: Purpose,
-    operation: Operation,
-    answer: Arc<Answer>,
-    asked: Asked,
+struct QueuedRequest {
+    purpose: IoPurpose,
+    operation: DeviceOperation,
+    answer: Arc<ThreadCompletion>,
+    asked: TimedRequest,
     deadline: Instant,
 }
 
 #[derive(Debug, Default)]
-struct Answer {
-    state: Mutex<AnswerState>,
+struct ThreadCompletion {
+    state: Mutex<ThreadCompletionState>,
     arrived: Condvar,
 }
 
 #[derive(Debug, Default)]
-enum AnswerState {
+enum ThreadCompletionState {
     #[default]
     Awaited,
-    Arrived(Result<Completion, DeviceError>),
-    /// Nobody waits any more.
+    Arrived(Result<DeviceCompletion, DeviceError>),
+    /// The waiter has gone.
     Abandoned,
 }
 
 struct ThreadRequest {
-    shared: Arc<Shared>,
-    answer: Arc<Answer>,
-    asked: Asked,
+    shared: Arc<ThreadPoolInner>,
+    answer: Arc<ThreadCompletion>,
+    asked: TimedRequest,
     deadline: Instant,
 }
 
 impl PendingRequest for ThreadRequest {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
         let mut state = self.answer.state.lock();
         loop {
-            if let AnswerState::Arrived(_) = *state {
-                let AnswerState::Arrived(result) = std::mem::take(&mut *state) else {
+            if let ThreadCompletionState::Arrived(_) = *state {
+                let ThreadCompletionState::Arrived(result) = std::mem::take(&mut *state) else {
                     unreachable!("looked at it under the lock")
                 };
                 return result;
@@ -111,10 +108,10 @@ impl PendingRequest for ThreadRequest {
 }
 
 impl Threads {
-    pub(super) fn new(target: Arc<dyn Blocking>) -> Threads {
-        let shared = Shared {
+    pub(super) fn new(target: Arc<dyn BlockingDevice>) -> Threads {
+        let shared = ThreadPoolInner {
             target,
-            state: Mutex::new(State::default()),
+            state: Mutex::new(ThreadPoolState::default()),
             threads: Mutex::new(Vec::new()),
             filled: Condvar::new(),
             emptied: Condvar::new(),
@@ -123,12 +120,17 @@ impl Threads {
         Threads { shared: Arc::new(shared) }
     }
 
-    pub(super) fn submit(&self, purpose: Purpose, operation: Operation, asked: Asked) -> Ticket {
+    pub(super) fn submit(
+        &self,
+        purpose: IoPurpose,
+        operation: DeviceOperation,
+        asked: TimedRequest,
+    ) -> Ticket {
         let deadline = asked.deadline_from_now();
         if !self.start() {
             return Ticket::ready(self.shared.target.execute(purpose, operation));
         }
-        let answer = Arc::new(Answer::default());
+        let answer = Arc::new(ThreadCompletion::default());
         let mut state = self.shared.state.lock();
         while state.queue.len() >= QUEUE_DEPTH {
             if self.shared.emptied.wait_until(&mut state, deadline).timed_out() {
@@ -137,7 +139,8 @@ impl Threads {
                 return Ticket::ready(Err(target.health().expire(target.info(), &asked, false)));
             }
         }
-        let queued = Queued { purpose, operation, answer: Arc::clone(&answer), asked, deadline };
+        let queued =
+            QueuedRequest { purpose, operation, answer: Arc::clone(&answer), asked, deadline };
         state.queue.push_back(queued);
         drop(state);
         self.shared.filled.notify_one();
@@ -145,11 +148,11 @@ impl Threads {
         Ticket::new(Box::new(ThreadRequest { shared, answer, asked, deadline }))
     }
 
-    /// Starts the threads if they do not run; returns whether any does.
+    /// Starts the threads unless they run. Returns whether any runs.
     fn start(&self) -> bool {
         let mut threads = self.shared.threads.lock();
         if threads.is_empty() {
-            // Fewer do as well, and none leaves the work to the callers.
+            // Fewer threads are enough. Without any, callers execute their requests themselves.
             threads.extend((0..POOL_THREADS).filter_map(|_| self.shared.start_one()));
         }
         !threads.is_empty()
@@ -157,7 +160,7 @@ impl Threads {
 }
 
 impl Drop for Threads {
-    /// Answers what is still queued. Threads whose calls are overdue are left behind with them.
+    /// Waits until the queue is served, but not for threads in overdue calls.
     fn drop(&mut self) {
         let health = self.shared.target.health();
         let deadline = deadline_after(health.deadline());
@@ -169,7 +172,7 @@ impl Drop for Threads {
                 break;
             }
         }
-        // What nobody has begun is not begun by a thread that comes back.
+        // A thread that returns late must not begin further requests.
         state.queue.clear();
         let is_over = state.alive == 0;
         drop(state);
@@ -179,8 +182,8 @@ impl Drop for Threads {
     }
 }
 
-impl Shared {
-    fn start_one(self: &Arc<Shared>) -> Option<JoinHandle<()>> {
+impl ThreadPoolInner {
+    fn start_one(self: &Arc<ThreadPoolInner>) -> Option<JoinHandle<()>> {
         self.state.lock().alive += 1;
         let shared = Arc::clone(self);
         let started = std::thread::Builder::new().name("device".to_owned());
@@ -188,8 +191,8 @@ impl Shared {
         started.inspect_err(|_| self.state.lock().alive -= 1).ok()
     }
 
-    /// Starts a thread in place of one whose call is overdue, unless there are too many.
-    fn replace_one(self: &Arc<Shared>) {
+    /// Starts a thread to replace one in an overdue call, within the limit.
+    fn replace_one(self: &Arc<ThreadPoolInner>) {
         let mut threads = self.threads.lock();
         let is_one_more = {
             let state = self.state.lock();
@@ -202,11 +205,11 @@ impl Shared {
     }
 
     fn work(&self) {
-        while let Some(Queued { purpose, operation, answer, .. }) = self.next() {
+        while let Some(QueuedRequest { purpose, operation, answer, .. }) = self.next() {
             let kind = operation.kind();
             let result = self.target.execute(purpose, operation);
             let mut state = answer.state.lock();
-            if let AnswerState::Abandoned = *state {
+            if let ThreadCompletionState::Abandoned = *state {
                 drop(state);
                 self.target.health().returned(kind);
                 let mut state = self.state.lock();
@@ -216,7 +219,7 @@ impl Shared {
                     return;
                 }
             } else {
-                *state = AnswerState::Arrived(result);
+                *state = ThreadCompletionState::Arrived(result);
                 answer.arrived.notify_one();
             }
         }
@@ -224,8 +227,8 @@ impl Shared {
         self.ended.notify_all();
     }
 
-    /// Returns the next request, or `None` when the threads are to end and all are taken.
-    fn next(&self) -> Option<Queued> {
+    /// Returns the next request. `None` once closing and the queue is empty.
+    fn next(&self) -> Option<QueuedRequest> {
         let mut state = self.state.lock();
         loop {
             if let Some(request) = state.queue.pop_front() {
@@ -235,7 +238,7 @@ impl Shared {
                 }
                 let health = self.target.health();
                 let expired = health.expire(self.target.info(), &request.asked, false);
-                *request.answer.state.lock() = AnswerState::Arrived(Err(expired));
+                *request.answer.state.lock() = ThreadCompletionState::Arrived(Err(expired));
                 request.answer.arrived.notify_one();
                 continue;
             }
@@ -246,12 +249,12 @@ impl Shared {
         }
     }
 
-    /// The deadline has passed: the request leaves the queue, or its call is overdue from now on.
+    /// Expires a request: removes it from the queue, or marks its call overdue.
     fn expire(
-        self: &Arc<Shared>,
-        answer: &Arc<Answer>,
-        asked: &Asked,
-    ) -> Result<Completion, DeviceError> {
+        self: &Arc<ThreadPoolInner>,
+        answer: &Arc<ThreadCompletion>,
+        asked: &TimedRequest,
+    ) -> Result<DeviceCompletion, DeviceError> {
         let mut state = self.state.lock();
         let waiting = state.queue.iter().position(|queued| Arc::ptr_eq(&queued.answer, answer));
         if let Some(index) = waiting {
@@ -259,10 +262,10 @@ impl Shared {
             self.emptied.notify_one();
         }
         let mut answered = answer.state.lock();
-        if let AnswerState::Arrived(result) = std::mem::take(&mut *answered) {
+        if let ThreadCompletionState::Arrived(result) = std::mem::take(&mut *answered) {
             return result;
         }
-        *answered = AnswerState::Abandoned;
+        *answered = ThreadCompletionState::Abandoned;
         let expired = self.target.health().expire(self.target.info(), asked, waiting.is_none());
         drop((answered, state));
         if waiting.is_none() {
@@ -280,9 +283,9 @@ mod tests {
     use super::*;
     use crate::device::{AlignedBuffer, DEADLINE_MIN, RequestKind};
 
-    /// A device whose reads return, filled with a pattern, when the gate is opened.
+    /// A device whose reads block until the gate opens, and then return a pattern.
     #[derive(Debug)]
-    struct Gate {
+    struct GatedDevice {
         info: DeviceInfo,
         health: Health,
         is_open: Mutex<bool>,
@@ -290,12 +293,12 @@ mod tests {
         begun: AtomicUsize,
     }
 
-    impl Gate {
-        fn new() -> Arc<Gate> {
-            Gate::with_deadline(DEADLINE_MIN)
+    impl GatedDevice {
+        fn new() -> Arc<GatedDevice> {
+            GatedDevice::with_deadline(DEADLINE_MIN)
         }
 
-        fn with_deadline(deadline: Duration) -> Arc<Gate> {
+        fn with_deadline(deadline: Duration) -> Arc<GatedDevice> {
             let name = "gate".to_owned();
             let info = DeviceInfo {
                 name,
@@ -306,7 +309,7 @@ mod tests {
                 is_sparse: false,
                 transport: "gate",
             };
-            Arc::new(Gate {
+            Arc::new(GatedDevice {
                 info,
                 health: Health::new(deadline),
                 is_open: Mutex::new(false),
@@ -321,19 +324,23 @@ mod tests {
         }
     }
 
-    impl Blocking for Gate {
-        fn execute(&self, _: Purpose, operation: Operation) -> Result<Completion, DeviceError> {
+    impl BlockingDevice for GatedDevice {
+        fn execute(
+            &self,
+            _: IoPurpose,
+            operation: DeviceOperation,
+        ) -> Result<DeviceCompletion, DeviceError> {
             self.begun.fetch_add(1, Ordering::SeqCst);
-            let is_read = matches!(operation, Operation::Read { .. });
+            let is_read = matches!(operation, DeviceOperation::Read { .. });
             let mut is_open = self.is_open.lock();
             while is_read && !*is_open {
                 self.opened.wait(&mut is_open);
             }
-            let Operation::Read { mut buffer, .. } = operation else {
-                return Ok(Completion::default());
+            let DeviceOperation::Read { mut buffer, .. } = operation else {
+                return Ok(DeviceCompletion::default());
             };
             buffer.fill(0xca);
-            Ok(Completion { buffer: Some(buffer) })
+            Ok(DeviceCompletion { buffer: Some(buffer) })
         }
 
         fn info(&self) -> &DeviceInfo {
@@ -345,26 +352,25 @@ mod tests {
         }
     }
 
-    fn submit_read(threads: &Threads, gate: &Gate) -> Ticket {
-        let read = Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
+    fn submit_read(threads: &Threads, gate: &GatedDevice) -> Ticket {
+        let read = DeviceOperation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
         let asked = gate.health.admit(&gate.info, &read).expect("not stalled");
-        threads.submit(Purpose::Data, read, asked)
+        threads.submit(IoPurpose::Data, read, asked)
     }
 
-    fn is_expired(answer: &Result<Completion, DeviceError>) -> bool {
+    fn is_expired(answer: &Result<DeviceCompletion, DeviceError>) -> bool {
         matches!(answer, Err(DeviceError::Expired { kind: RequestKind::Read, .. }))
     }
 
-    /// Goal: a late answer is seen by nobody, and a request that no thread has taken is not made
-    /// after its deadline. Method: more reads than threads of a device that answers when all have
-    /// left.
+    /// Goal: a late result is discarded, and a queued request does not begin after its deadline.
+    /// Method: a device that responds only after all waiters have left.
     #[test]
     fn overdue_calls_keep_their_memory_and_queued_ones_are_never_made() {
-        let gate = Gate::new();
-        let threads = Threads::new(Arc::<Gate>::clone(&gate));
+        let gate = GatedDevice::new();
+        let threads = Threads::new(Arc::<GatedDevice>::clone(&gate));
         let tickets: Vec<Ticket> =
             (0..POOL_THREADS + 4).map(|_| submit_read(&threads, &gate)).collect();
-        // The queued ones first: behind a call that is overdue another thread takes them.
+        // The queued ones first, else a replacement thread would take them.
         for ticket in tickets.into_iter().rev() {
             let answer = ticket.wait();
             assert!(is_expired(&answer), "{answer:?}");
@@ -382,18 +388,17 @@ mod tests {
         assert_eq!(Arc::strong_count(&gate), 1, "a thread is left");
     }
 
-    /// Goal: what a device still answers is answered, however many other calls hang; no more
-    /// threads than promised wait for it, and they go when it is back. Method: reads hang, flushes
-    /// do not.
+    /// Goal: while some calls hang, others go on, with a bounded number of threads, which shrinks
+    /// when the calls return. Method: only reads hang.
     #[test]
     fn overdue_calls_stop_no_others() {
-        // Beside overdue calls a flush gets a sixteenth of it.
-        let gate = Gate::with_deadline(16 * DEADLINE_MIN);
-        let threads = Threads::new(Arc::<Gate>::clone(&gate));
+        // While calls are overdue, a flush gets a sixteenth of the deadline.
+        let gate = GatedDevice::with_deadline(16 * DEADLINE_MIN);
+        let threads = Threads::new(Arc::<GatedDevice>::clone(&gate));
         let alive = || threads.shared.state.lock().alive;
         let flush = || {
-            let asked = gate.health.admit(&gate.info, &Operation::Flush)?;
-            threads.submit(Purpose::Journal, Operation::Flush, asked).wait()
+            let asked = gate.health.admit(&gate.info, &DeviceOperation::Flush)?;
+            threads.submit(IoPurpose::Journal, DeviceOperation::Flush, asked).wait()
         };
         let tickets: Vec<Ticket> =
             (0..POOL_THREADS).map(|_| submit_read(&threads, &gate)).collect();
@@ -414,11 +419,11 @@ mod tests {
 
     #[test]
     fn threads_end_although_a_call_does_not_return() {
-        let gate = Gate::new();
-        let threads = Threads::new(Arc::<Gate>::clone(&gate));
+        let gate = GatedDevice::new();
+        let threads = Threads::new(Arc::<GatedDevice>::clone(&gate));
         let (first, second) = (submit_read(&threads, &gate), submit_read(&threads, &gate));
         assert!(is_expired(&first.wait()));
-        // One is overdue, of the other nobody knows.
+        // The first call is overdue. The second is not, because nothing waited for its ticket.
         drop(second);
         drop(threads);
         assert!(Arc::strong_count(&gate) > 1, "the call has nothing left to work on");

@@ -5,8 +5,8 @@ use format::superblock::{Consistency, LABEL_BYTES};
 
 use super::*;
 
-/// Returns the labels of a new mirror of `width`.
-fn pool(width: u8) -> Vec<Found> {
+/// Labels of a fresh mirror of `width` members.
+fn pool(width: u8) -> Vec<LabelledDevice> {
     let options = GeometryOptions {
         device_bytes: 16 << 20,
         fragment_bytes: 4096,
@@ -47,7 +47,7 @@ fn pool(width: u8) -> Vec<Found> {
         busy_groups: Vec::new(),
     };
     (0..u16::from(width))
-        .map(|slot| Found {
+        .map(|slot| LabelledDevice {
             name: format!("d{slot}"),
             label: Superblock { device_index: slot, ..label.clone() },
             settled: label.sequence,
@@ -56,8 +56,8 @@ fn pool(width: u8) -> Vec<Found> {
         .collect()
 }
 
-/// Says in the label of `found` that the member in `slot` is in `state` from now on.
-fn leave_behind(found: &mut Found, slot: usize, state: MemberState) {
+/// Sets the state of member `slot` in the label of `found` alone, in a fresh epoch.
+fn leave_behind(found: &mut LabelledDevice, slot: usize, state: MemberState) {
     found.label.members[slot].state = state;
     found.label.add_membership();
     found.label.sequence += 1;
@@ -68,14 +68,16 @@ fn all_members_of_a_new_pool_are_current_in_any_order() {
     let mut found = pool(3);
     found.reverse();
     let judged = judge(&found).expect("they are one pool");
-    assert_eq!(judged.slots, [Slot::Current(2), Slot::Current(1), Slot::Current(0)]);
+    assert_eq!(
+        judged.slots,
+        [MemberSlotState::Current(2), MemberSlotState::Current(1), MemberSlotState::Current(0)]
+    );
     assert!(!judged.is_degraded());
     let alone = judge(&pool(1)).expect("one device");
-    assert_eq!(alone.slots, [Slot::Current(0)]);
+    assert_eq!(alone.slots, [MemberSlotState::Current(0)]);
 }
 
-/// Goal: a pool in stripes does without one member, whether it is absent or has missed writes,
-/// and names those that are away where they are more.
+/// Goal: a raid5 opens with one member absent or stale. If more are, the error names them.
 #[test]
 fn a_pool_in_stripes_does_without_one_member_and_names_those_that_are_away() {
     let in_stripes = || {
@@ -93,12 +95,12 @@ fn a_pool_in_stripes_does_without_one_member_and_names_those_that_are_away() {
         let mut found = in_stripes();
         found.remove(away);
         let judged = judge(&found).expect("three of four have all");
-        assert_eq!(judged.slots[away], Slot::Absent);
+        assert_eq!(judged.slots[away], MemberSlotState::Absent);
         assert!(judged.is_degraded());
     }
     let mut stale = in_stripes();
     leave_behind(&mut stale[0], 2, MemberState::Failed);
-    assert_eq!(judge(&stale).expect("three have all").slots[2], Slot::Stale(2));
+    assert_eq!(judge(&stale).expect("three have all").slots[2], MemberSlotState::Stale(2));
     stale.remove(1);
     let error = judge(&stale).expect_err("one is away, one has missed writes").to_string();
     assert!(error.contains("/srv/d1, /srv/d2"), "{error}");
@@ -112,11 +114,10 @@ fn a_member_that_missed_writes_is_not_current_and_alone_it_is_no_pool_if_it_know
     let judged = judge(&found).expect("one of them has all");
     assert_eq!(
         (judged.newest, judged.slots.as_slice()),
-        (0, &[Slot::Current(0), Slot::Stale(1)][..])
+        (0, &[MemberSlotState::Current(0), MemberSlotState::Stale(1)][..])
     );
     assert!(judged.is_degraded());
-    // The label that was written last lies on a device whose table calls it failed: its member
-    // alone has nothing to give.
+    // The last label is on a device that its own table lists as failed: alone it makes no pool.
     let mut knows = found.split_off(1);
     knows[0].label.members[1].state = MemberState::Missing;
     knows[0].label.members[0].set_path(b"/srv/d0");
@@ -124,15 +125,18 @@ fn a_member_that_missed_writes_is_not_current_and_alone_it_is_no_pool_if_it_know
     assert!(error.contains("/srv/d0"), "{error}");
 }
 
-/// Goal: a crash between the labels of an update leaves a pool. Method: the newest label tells
-/// of a member that failed; that of another that is online does not yet.
+/// Goal: a crash amid a label update leaves a pool. Method: only the newest label lists the failure
+/// of a member.
 #[test]
 fn the_table_of_the_newest_label_decides_not_the_age_of_others() {
     let mut found = pool(3);
     leave_behind(&mut found[1], 2, MemberState::Failed);
     let judged = judge(&found).expect("two of three have all");
     assert_eq!(judged.newest, 1);
-    assert_eq!(judged.slots, [Slot::Current(0), Slot::Current(1), Slot::Stale(2)]);
+    assert_eq!(
+        judged.slots,
+        [MemberSlotState::Current(0), MemberSlotState::Current(1), MemberSlotState::Stale(2)]
+    );
 }
 
 #[test]
@@ -145,13 +149,13 @@ fn halves_that_were_opened_apart_are_refused_by_name() {
         assert!(matches!(error, MembersError::Apart { .. }), "{further}: {error}");
         let text = error.to_string();
         assert!(text.contains("d0") && text.contains("d1"), "{text}");
-        // One half goes on for longer: its history does not hold that of the other either.
+        // One half has a longer history, still without the other's epoch.
         found[0].label.add_membership();
     }
 }
 
-/// Goal: a member whose label is older than one that all had is told from one whose label a
-/// crash left behind.
+/// Goal: a device with a label older than a settled one is an outdated copy, unless a crash
+/// explains the older label.
 #[test]
 fn an_older_copy_is_known_by_a_label_that_all_had() {
     for (own, settled, is_older) in [(3, 4, true), (3, 3, false), (4, 4, false), (1, 6, true)] {
@@ -161,8 +165,12 @@ fn an_older_copy_is_known_by_a_label_that_all_had() {
         }
         (found[1].label.sequence, found[1].settled) = (own, own);
         let judged = judge(&found).expect("two of three have all");
-        let expected = if is_older { Slot::Older(1) } else { Slot::Current(1) };
-        assert_eq!(judged.slots, [Slot::Current(0), expected, Slot::Current(2)]);
+        let expected =
+            if is_older { MemberSlotState::Older(1) } else { MemberSlotState::Current(1) };
+        assert_eq!(
+            judged.slots,
+            [MemberSlotState::Current(0), expected, MemberSlotState::Current(2)]
+        );
         assert_eq!(judged.settled, settled);
     }
     let mut found = pool(2);
@@ -176,8 +184,8 @@ fn an_older_copy_is_known_by_a_label_that_all_had() {
     assert!(matches!(error, MembersError::TooManyAway { .. }), "{error}");
 }
 
-/// Goal: a half that went on without an epoch of the other is told from a member that a crash
-/// left with the last label before it.
+/// Goal: a half that was used in the preceding epoch is distinguished from a member on which a
+/// crash left the label of that epoch.
 #[test]
 fn a_half_that_went_on_in_the_epoch_before_is_refused() {
     for (own, settled, is_apart) in [(6, 6, true), (4, 4, true), (4, 3, false), (3, 3, false)] {
@@ -189,13 +197,13 @@ fn a_half_that_went_on_in_the_epoch_before_is_refused() {
         let judged = judge(&found);
         assert_eq!(matches!(judged, Err(MembersError::Apart { .. })), is_apart, "{judged:?}");
         if let Ok(judged) = judged {
-            assert_eq!(judged.slots, [Slot::Stale(0), Slot::Current(1)]);
+            assert_eq!(judged.slots, [MemberSlotState::Stale(0), MemberSlotState::Current(1)]);
         }
     }
 }
 
-/// Goal: a spare is found whatever its label says of the pool, and never decides. Method: its
-/// label is older than all epochs that are remembered, and has the highest sequence.
+/// Goal: a spare is found by its id, and its label never decides. Method: its label has a forgotten
+/// epoch and the highest sequence.
 #[test]
 fn a_spare_is_found_by_its_id_and_its_label_decides_nothing() {
     let mut found = pool(3);
@@ -205,7 +213,7 @@ fn a_spare_is_found_by_its_id_and_its_label_decides_nothing() {
     let mut label = Superblock { device_index: 4, ..found[0].label.clone() };
     label.sequence += 1000;
     let settled = label.sequence;
-    found.push(Found { name: "s1".to_owned(), label, settled, before: None });
+    found.push(LabelledDevice { name: "s1".to_owned(), label, settled, before: None });
     for _ in 0..40 {
         leave_behind(&mut found[0], 2, MemberState::Failed);
     }
@@ -215,9 +223,9 @@ fn a_spare_is_found_by_its_id_and_its_label_decides_nothing() {
     }
     let judged = judge(&found).expect("two of three have all");
     assert!(judged.newest < 3, "not the spare, whose sequence is the highest");
-    assert_eq!(judged.slots[2], Slot::Stale(2));
+    assert_eq!(judged.slots[2], MemberSlotState::Stale(2));
     assert_eq!(judged.spares, [None, Some(3)]);
-    // It has the place of a member; its own label does not know yet.
+    // The spare replaces a member. Its own label does not list that yet.
     for device in &mut found[..3] {
         device.label.members[2] = Member::new([71; 16], 1 << 30);
         device.label.spares.remove(1);
@@ -225,7 +233,7 @@ fn a_spare_is_found_by_its_id_and_its_label_decides_nothing() {
     leave_behind(&mut found[0], 2, MemberState::Joining);
     found.remove(2);
     let judged = judge(&found).expect("two of three have all");
-    assert_eq!(judged.slots[2], Slot::Joining(2));
+    assert_eq!(judged.slots[2], MemberSlotState::Joining(2));
     assert_eq!(judged.spares, [None]);
     found[0].label.members[2] = Member::new([72; 16], 1 << 30);
     leave_behind(&mut found[0], 2, MemberState::Failed);
@@ -235,7 +243,8 @@ fn a_spare_is_found_by_its_id_and_its_label_decides_nothing() {
     assert!(error.contains("s1 is a spare"), "{error}");
 }
 
-/// Goal: epochs that were only begun are neither the newest nor those of a half.
+/// Goal: an epoch whose label update was only begun is not the newest, and does not make its device
+/// a half.
 #[test]
 fn one_that_only_began_an_epoch_has_missed_what_others_did_since() {
     let mut found = pool(2);
@@ -249,24 +258,28 @@ fn one_that_only_began_an_epoch_has_missed_what_others_did_since() {
     found[0].before = Some(Box::new(pool(2).swap_remove(0).label));
     let judged = judge(&found).expect("one has begun epochs, and answered nobody");
     assert_eq!(judged.newest, 1);
-    assert_eq!(judged.slots, [Slot::Stale(0), Slot::Current(1)]);
-    // It went on in the epoch before.
+    assert_eq!(judged.slots, [MemberSlotState::Stale(0), MemberSlotState::Current(1)]);
+    // The device was used in the epoch before.
     found[0].settled = found[1].label.sequence;
     let error = judge(&found).expect_err("it was used as well");
     assert!(matches!(error, MembersError::Apart { .. }), "{error}");
 }
 
-/// Goal: a label that was only begun refuses no pool, unless others may have gone on.
+/// Goal: a label whose update was only begun causes no refusal, unless the absent members may have
+/// gone on.
 #[test]
 fn a_label_that_was_only_begun_refuses_nothing_that_others_cannot_have() {
-    // Of a raid5 of three the last is called missing by a label that the second began; the
-    // first is not there.
+    // In a raid5 of three, the second device began a label that lists the third as missing. The
+    // first is absent.
     let mut found = pool(3);
     found.iter_mut().for_each(|it| it.label.layout = Layout::Raid5 { unit_shift: 14 });
     found[1].before = Some(Box::new(found[1].label.clone()));
     leave_behind(&mut found[1], 2, MemberState::Missing);
     let believed = believe(&found[1..], false).expect("two of three have all");
-    assert_eq!(believed.judged.slots, [Slot::Absent, Slot::Current(0), Slot::Current(1)]);
+    assert_eq!(
+        believed.judged.slots,
+        [MemberSlotState::Absent, MemberSlotState::Current(0), MemberSlotState::Current(1)]
+    );
     assert_eq!(believed.label.membership(), Membership::FIRST);
     assert_eq!(believed.begun, Some(found[1].label.clone()));
     let all = believe(&found, false).expect("all are there");
@@ -274,7 +287,7 @@ fn a_label_that_was_only_begun_refuses_nothing_that_others_cannot_have() {
     let before = found[1].before.take();
     let error = believe(&found[1..], false).expect_err("it was not only begun");
     assert!(matches!(error, MembersError::TooManyAway { .. }), "{error}");
-    // Of a mirror of four two that are not there may have gone on.
+    // In a mirror of four, the two absent members may have gone on.
     let mut found = pool(4);
     found[1].before = before.map(|_| Box::new(found[1].label.clone()));
     leave_behind(&mut found[1], 3, MemberState::Missing);
@@ -293,7 +306,7 @@ fn strangers_copies_and_replaced_members_are_refused() {
     other[1].label.pool_id = PoolId([8; 16]);
     assert!(matches!(judge(&other), Err(MembersError::OtherPool { .. })));
     let mut twice = pool(2);
-    twice[1] = Found { name: "copy".to_owned(), ..twice[0].clone() };
+    twice[1] = LabelledDevice { name: "copy".to_owned(), ..twice[0].clone() };
     assert!(matches!(judge(&twice), Err(MembersError::Twice { .. })));
     let mut replaced = pool(2);
     replaced[0].label.members[1].id = [7; 16];

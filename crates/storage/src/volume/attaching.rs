@@ -1,149 +1,156 @@
-//! A mirror gets a member more, or one less, while the pool is in use; a single becomes a mirror of
-//! two, and a mirror of two a single.
+//! Attaching a member to a single or mirror of an open pool, which becomes a wider mirror, or
+//! detaching one.
 //!
 //! # Invariants
 //!
-//! - AD1: A member that is attached is joining from the update of the labels that first names it:
-//!   it gets every write and is not read (MS4) until it has all (JN1).
-//! - AD2: A member is taken out only where all that it has is on members that are online: one that
-//!   is online goes only where all others of its disk group are.
-//! - AD3: Its label is blanked when the labels of all that remain are durable without it.
+//! - AD1: An attached member is joining from the label update that first lists it: it gets every
+//!   write and is not read (MS4) until its rebuild is complete (JN1).
+//! - AD2: A member is detached only if all of its contents are on online members. An online member
+//!   is detached only if all others of its disk group are online.
+//! - AD3: The label of a detached member is blanked after the remaining labels are durable without
+//!   it.
 //!
 //! # Crashes
 //!
-//! *Attach.* The labels of the members that the pool has are written first, that of the new one
-//! when they are durable. A cut before leaves a member that is joining and was not found: the pool
-//! has what it had, and the open calls that member missing. From then on all is as in `joining.rs`.
+//! *Attach.* The labels of the present members are durable before that of the attached device is
+//! written. After a crash between the two, the labels list a joining member without a device:
+//! nothing is lost, and the open reports it missing. After a later crash, see `joining.rs`.
 //!
-//! *Detach.* One update of the labels: the newest of them says whether the member is there (MJ1),
-//! and until one of them is written it gets every write. Whoever finds both the new labels and its
-//! own old one refuses it by name: its id is in no table. After that its label is blanked.
+//! *Detach.* One label update: the newest label decides (MJ1), and until then the member gets every
+//! write. An open refuses a detached device with its old label, because its id is in no table.
 //!
 //! Decision 0088 has the argument.
 
+use super::Membership;
 use format::members::{Layout, MEMBERS_MAX, MIRROR_WIDTH_MAX, Member, MemberState};
 use format::page::PAGE_BYTES;
 use format::slots::Slots;
-use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
+use format::superblock::{Superblock, SuperblockError};
+use runtime::if_planted;
 
-use super::Volume;
 use super::growth::note_paths;
 use super::joining::ReplaceError;
-use super::set::{Change, MemberSet};
-use super::slot::{Slot, way_to_online};
+use super::set::{LabelChange, MemberSet};
+use super::slot::{MemberSlot, way_to_online};
 use super::spares::blank_label;
 use crate::convert::to_u64;
 use crate::device::{DeviceError, SharedDevice};
 
-/// Why a device cannot become a further member of a disk group.
+/// Why a device cannot be attached, or added, to a disk group.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// What a device in the place of a member could not be either.
+    /// The device could not replace a member either.
     #[error(transparent)]
     Unfit(#[from] ReplaceError),
     /// Add a disk group, or replace devices.
     #[error(
-        "disk group {number} is a {kind}, and only a single or a mirror gets a copy more: `group \
-         add` adds a mirror beside it, and `device replace` puts another device in a place"
+        "disk group {number} is a {kind}, and only a single or a mirror gets a copy more: \
+         `holdfast group add POOL mirror:NEW,NEW` adds a mirror beside it"
     )]
     Kind {
-        /// Number of the disk group.
+        /// Disk group.
         number: u8,
-        /// What it is.
+        /// Kind.
         kind: &'static str,
     },
-    /// Remove one first.
+    /// Remove a device first.
     #[error(
         "disk group {number} is a mirror of {MIRROR_WIDTH_MAX}, and has no room for another: \
-         `device replace` puts a device in a place, and `device remove` frees one"
+         `holdfast device replace POOL OLD NEW` puts a device in a place, and `holdfast device \
+         remove POOL OLD` frees one"
     )]
     Full {
-        /// Number of the disk group.
+        /// Disk group.
         number: u8,
     },
-    /// Copy the files to a new pool.
+    /// Copy the files to another pool.
     #[error(
         "the pool has fragments of {bytes} bytes, and a mirror has them of {PAGE_BYTES}: copy the \
-         files to a new pool (holdfast send)"
+         files to a new pool (`holdfast send`)"
     )]
     Fragment {
-        /// What the pool has.
+        /// Fragment size of the pool.
         bytes: u64,
     },
-    /// Remove some first.
+    /// Remove devices first.
     #[error("a pool has at most {MEMBERS_MAX} devices: remove some first")]
     TooManyMembers,
     /// Add a disk group, or attach a copy.
     #[error(
         "disk group {number} is a {kind}, and only a raid5 or stripe gets a device more to spread \
-         its data over: `group add` adds a disk group beside it, and a mirror gets copies by \
-         `device add --mirror`"
+         its data over: `holdfast group add POOL KIND:NEW,...` adds a disk group beside it, and a \
+         mirror gets copies by `holdfast device add POOL NEW --mirror OLD`"
     )]
     NoStripes {
-        /// Number of the disk group.
+        /// Disk group.
         number: u8,
-        /// What it is.
+        /// Kind.
         kind: &'static str,
     },
-    /// Wait for it.
+    /// Wait for the end of the reshape.
     #[error(
         "a disk group of this pool gets a device already, or is losing one: wait until all has \
-         moved (holdfast job list)"
+         moved (`holdfast job list POOL`)"
     )]
     Reshaped,
     /// Add a disk group.
-    #[error("disk group {number} has {most} devices, and more it cannot have: add a disk group")]
+    #[error(
+        "disk group {number} has {most} devices, and more it cannot have: add a disk group (\
+         `holdfast group add POOL KIND:NEW,...`)"
+    )]
     Wide {
-        /// Number of the disk group.
+        /// Disk group.
         number: u8,
-        /// How many it can have.
+        /// Most devices that the group can have.
         most: usize,
     },
-    /// Bring it back, or replace it, and wait until it has all.
+    /// Wait until all members are online.
     #[error(
         "a device can be added to a disk group only while all of its devices are online, and the \
          member in slot {slot} is {state}: {}",
         way_to_online(.state)
     )]
     Lacking {
-        /// Which one.
+        /// Slot of the member that is not online.
         slot: usize,
-        /// What it is.
+        /// State.
         state: &'static str,
     },
     /// Add a disk group.
     #[error(
         "disk group {number} could not use what it would gain: {why}; give devices for a disk \
-         group of their own (holdfast group add)"
+         group of their own (`holdfast group add POOL KIND:NEW,...`)"
     )]
     NoNumbers {
-        /// Number of the disk group.
+        /// Disk group.
         number: u8,
-        /// What is in its way.
+        /// Reason why the added space is unusable.
         why: String,
     },
-    /// Wait until it is gone.
+    /// Wait until the group is gone.
     #[error("disk group {number} leaves the pool: it gets no device")]
     Leaving {
-        /// Its number.
+        /// Disk group.
         number: u8,
     },
     /// Add a disk group.
     #[error(
         "disk group {number} would have no more room with a device more, for its segments of \
          {segment_bytes} bytes would take as many rows as now: give devices for a disk group of \
-         their own (holdfast group add); to exchange a device, remove the old one first (holdfast \
-         device remove), and then add the new one"
+         their own (`holdfast group add POOL KIND:NEW,...=data,metadata,journal`); what this group \
+         holds moves there with `holdfast group remove POOL {number}`"
     )]
     NoGain {
-        /// Number of the disk group.
+        /// Disk group.
         number: u8,
-        /// How long a segment is.
+        /// Bytes of a segment.
         segment_bytes: u64,
     },
-    /// Close the pool and open it again.
+    /// The planned label is invalid: a bug, or a forged label.
+    #[error(transparent)]
+    Superblock(#[from] SuperblockError),
+    /// Reopen the pool.
     #[error(
         "the disk groups of this pool have changed too often since it was opened: unmount it and \
          mount it again"
@@ -151,88 +158,90 @@ pub enum AttachError {
     Often,
 }
 
-/// Why a member cannot be taken out of its disk group.
+/// Why a member cannot be detached.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DetachError {
-    /// Name another.
+    /// Name another slot.
     #[error("there is no member in slot {slot}")]
     NoSlot {
-        /// Which was named.
+        /// Slot in the request.
         slot: usize,
     },
-    /// Replace it, or move the data of its disk group.
+    /// Replace the member, or move its data.
     #[error("disk group {number} is a {kind}, and none of its devices has what another has: {way}")]
     Kind {
-        /// Number of the disk group.
+        /// Disk group.
         number: u8,
-        /// What it is.
+        /// Kind.
         kind: &'static str,
-        /// What can be done.
+        /// What to do instead, in words.
         way: String,
     },
-    /// Say so, or attach another first.
+    /// Accept it, or attach another device first.
     #[error(
         "the disk group is a mirror of two, and each byte would be on one device alone, so that \
-         what that loses is lost: `--accept-no-redundancy` does it, and `device add --mirror` \
-         attaches another device first"
+         what that loses is lost: `holdfast device remove POOL OLD --accept-no-redundancy` does \
+         it, and `holdfast device add POOL NEW --mirror OLD` attaches another device first"
     )]
     NoRedundancy,
-    /// Wait, bring it back, replace it, or remove that one.
+    /// Wait, or detach the other member.
     #[error(
         "the member in slot {other} is {state} and has no complete copy: {}, or remove that member",
         way_to_online(.state)
     )]
     Others {
-        /// Which one.
+        /// Slot of the incomplete member.
         other: usize,
-        /// What it is.
+        /// State.
         state: &'static str,
     },
-    /// What a member said: the pool must stop writing.
+    /// A member error: the pool must stop writing.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-/// A member that was taken out.
+/// A detached member.
 #[derive(Debug)]
 #[must_use]
 pub struct Detached {
-    slot: Option<Slot>,
+    slot: Option<MemberSlot>,
 }
 
 impl Detached {
-    pub(super) fn of(slot: Slot) -> Detached {
+    pub(super) fn of(slot: MemberSlot) -> Detached {
         Detached { slot: Some(slot) }
     }
 
-    /// Returns what its device is called; `None`: it was not there.
+    /// Returns the name of its device. `None` if the member was absent.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         Some(&self.slot.as_ref()?.device.as_ref()?.info().name)
     }
 
-    /// Returns how many requests to it were not answered: what they write may still land.
+    /// Returns the number of unanswered requests, which may still change the device.
     #[must_use]
     pub fn unanswered(&self) -> u64 {
-        self.slot.as_ref().map_or(0, Slot::unanswered)
+        self.slot.as_ref().map_or(0, MemberSlot::unanswered)
     }
 
-    /// Makes its device one that no pool knows, durably (AD3).
+    /// Blanks the label of its device, durably (AD3).
     ///
     /// # Errors
     ///
-    /// What the device said. It is of no pool all the same, and is refused by name.
+    /// A device error. The device is detached all the same.
     pub fn blank(&self) -> Result<(), DeviceError> {
         let device = self.slot.as_ref().and_then(|slot| slot.device.as_ref());
         device.map_or(Ok(()), blank_label)
     }
 }
 
-impl Volume {
-    /// Makes `device` a further member of the disk group that has the member in slot `beside`; that
-    /// is a mirror from now on. The device is written to from now on; [`Volume::remake_pieces`] is
-    /// to make it whole, and then [`Volume::end_join`] says so. Returns its slot.
+impl Membership<'_> {
+    /// Attaches `device` to the disk group of the member in slot `beside`, which becomes a mirror.
+    /// Returns the slot of the attached member, which gets every write from now on. Then
+    /// [`Membership::rebuild_pieces`](crate::volume::membership::Membership::rebuild_pieces)
+    /// rebuilds it, and [`Membership::end_join`](crate::volume::membership::Membership::end_join)
+    /// makes it online.
     ///
     /// # Errors
     ///
@@ -245,35 +254,35 @@ impl Volume {
     ) -> Result<usize, AttachError> {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
         let mut attached = Err(ReplaceError::NoSlot { slot: beside }.into());
-        // CRASH: the label of the new member is the last to be written: see `change_last`.
+        // CRASH: the label of the attached member is written last: see `change_last`.
         let changed = members.change_with(|slots, label| {
             let number = match self.may_attach(slots, label, beside, &device) {
                 Ok(number) => number,
                 Err(refusal) => {
                     attached = Err(refusal);
-                    return (Change::Nothing, None);
+                    return (LabelChange::Nothing, None);
                 }
             };
-            let Some((set, _)) = members.of_slot(beside) else { return (Change::Nothing, None) };
-            // Of what was one device alone nobody has noted where it is.
+            let Some((set, _)) = members.of_slot(beside) else {
+                return (LabelChange::Nothing, None);
+            };
+            // A pool of one device has no path in its label.
             note_paths(label, slots);
             let slot = label.attach(number, member_on(&device, id));
-            // AD1.
-            let is_early = planted::is(Planted::AttachedReadAtOnce);
-            let state = if is_early { MemberState::Online } else { MemberState::Joining };
-            take_in(&set, slots, slot, Slot::new(Some(device), state));
+            // Not read before it is rebuilt (AD1).
+            take_in(&set, slots, slot, MemberSlot::new(Some(device), MemberState::Joining));
             attached = Ok(slot);
-            (Change::States, Some(slot))
+            (LabelChange::States, Some(slot))
         });
         changed.map_err(ReplaceError::Device)?;
         attached
     }
 
-    /// Returns the number of the disk group that has the member in slot `beside`, if `device` may
-    /// become a further member of it. Called with the label's lock held.
+    /// Returns the disk group of slot `beside`, if `device` may be attached. LOCK: under the
+    /// label's lock.
     fn may_attach(
         &self,
-        slots: &[Slot],
+        slots: &[MemberSlot],
         label: &Superblock,
         beside: usize,
         device: &SharedDevice,
@@ -298,9 +307,8 @@ impl Volume {
         Ok(number)
     }
 
-    /// Takes the member in `slot` out of its disk group, a mirror; of two only where
-    /// `accepts_single`. The labels of all that remain say so, durably, when this returns; the
-    /// device is to be blanked then ([`Detached::blank`]).
+    /// Detaches the member in `slot` from its mirror, durably. A mirror of two requires
+    /// `accepts_single`. The caller then blanks the device ([`Detached::blank`]).
     ///
     /// # Errors
     ///
@@ -311,24 +319,21 @@ impl Volume {
         members.change(|slots, label| {
             if let Err(refusal) = may_detach(slots, label, slot, accepts_single) {
                 detached = Err(refusal);
-                return Change::Nothing;
+                return LabelChange::Nothing;
             }
-            let Some((set, _)) = members.of_slot(slot) else { return Change::Nothing };
-            let Some(at) = slots.get_mut(slot) else { return Change::Nothing };
-            let out = std::mem::replace(at, Slot::gone());
-            if planted::is(Planted::BlankedBeforeLabels) {
-                let _ = out.device.as_ref().map(blank_label);
-            }
+            let Some((set, _)) = members.of_slot(slot) else { return LabelChange::Nothing };
+            let Some(at) = slots.get_mut(slot) else { return LabelChange::Nothing };
+            let out = std::mem::replace(at, MemberSlot::gone());
+            if_planted!(BlankedBeforeLabels, drop(out.device.as_ref().map(blank_label)));
             detached = Ok(Detached::of(out));
             set.leave_slot(slot);
             label.detach(slot);
-            Change::States
+            LabelChange::States
         })?;
         detached
     }
 }
 
-/// Returns what the table says of a new member on `device`.
 pub(super) fn member_on(device: &SharedDevice, id: [u8; 16]) -> Member {
     let mut member = Member::new(id, device.info().size_bytes);
     if device.info().name.starts_with('/') {
@@ -337,23 +342,20 @@ pub(super) fn member_on(device: &SharedDevice, id: [u8; 16]) -> Member {
     member
 }
 
-/// Makes `new` the member of `set` in `slot` of the pool's `slots`: called while the labels come to
-/// tell of it ([`MemberSet::change`]).
-fn take_in(set: &MemberSet, slots: &mut Vec<Slot>, slot: usize, new: Slot) {
+fn take_in(set: &MemberSet, slots: &mut Vec<MemberSlot>, slot: usize, new: MemberSlot) {
     set.take_slot(slot);
     put_in(slots, slot, new);
 }
 
-/// Puts `new` into `slot` of the pool's `slots`.
-pub(super) fn put_in(slots: &mut Vec<Slot>, slot: usize, new: Slot) {
+pub(super) fn put_in(slots: &mut Vec<MemberSlot>, slot: usize, new: MemberSlot) {
     while slots.len() <= slot {
-        slots.push(Slot::gone());
+        slots.push(MemberSlot::gone());
     }
     slots[slot] = new;
 }
 
-/// Refuses a further member while another joins, or where the table is full.
-pub(super) fn check_place(slots: &[Slot], label: &Superblock) -> Result<(), AttachError> {
+/// Refuses a further member while another joins, or when the member table is full.
+pub(super) fn check_place(slots: &[MemberSlot], label: &Superblock) -> Result<(), AttachError> {
     if let Some(slot) = slots.iter().position(|it| it.state == MemberState::Joining) {
         return Err(ReplaceError::Joins { slot }.into());
     }
@@ -362,9 +364,8 @@ pub(super) fn check_place(slots: &[Slot], label: &Superblock) -> Result<(), Atta
     if has_room { Ok(()) } else { Err(AttachError::TooManyMembers) }
 }
 
-/// Refuses to take the member in `slot` out, by what the members and the label are now.
 fn may_detach(
-    slots: &[Slot],
+    slots: &[MemberSlot],
     label: &Superblock,
     slot: usize,
     accepts_single: bool,
@@ -383,14 +384,14 @@ fn may_detach(
     check_others(slots, own, slot)
 }
 
-/// AD2.
-fn check_others(slots: &[Slot], own: &Slots, slot: usize) -> Result<(), DetachError> {
+/// Refuses a detachment that loses contents (AD2).
+fn check_others(slots: &[MemberSlot], own: &Slots, slot: usize) -> Result<(), DetachError> {
     let state_of = |slot: usize| slots.get(slot).map_or(MemberState::Gone, |slot| slot.state);
     let is_online = |slot: usize| state_of(slot) == MemberState::Online;
     let mut others = own.iter().filter(|other| *other != slot);
     let lacking = match is_online(slot) {
         true => others.find(|other| !is_online(*other)),
-        // Nothing is only there.
+        // To lose an absent member, one online member is enough: it has all contents.
         false if others.clone().any(is_online) => None,
         false => others.next(),
     };
@@ -398,7 +399,7 @@ fn check_others(slots: &[Slot], own: &Slots, slot: usize) -> Result<(), DetachEr
     lacking.map_or(Ok(()), |other| Err(refusal(other)))
 }
 
-/// Returns what can be done with a disk group none of whose devices can go.
+/// Returns what to do instead of detaching a device from a disk group that is no mirror.
 fn way_of((number, is_main): (u8, bool), layout: Layout, has_journal: bool) -> String {
     match layout {
         Layout::Single if is_main => {

@@ -1,40 +1,40 @@
-//! What a layout over several devices is to the volume: a device with more to ask.
+//! The interface of a layout over several devices: a [`Device`] with requests for redundant copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::ranges::Hold;
+use super::ranges::RangeHold;
 use super::set::MemberSet;
-use super::striped::RowsKnown;
-use crate::device::{AlignedBuffer, Device, DeviceError, Purpose, Redundancy, SharedDevice};
+use super::striped::KnownRows;
+use crate::device::{AlignedBuffer, Device, DeviceError, IoPurpose, Redundancy, SharedDevice};
 
-/// Says whether bytes are what should be there.
+/// Whether bytes are the expected contents.
 pub type Verify<'a> = &'a dyn Fn(&[u8]) -> bool;
 
-/// What became of a range that did not verify.
+/// The outcome of a repair.
 #[derive(Debug, Default)]
-pub struct Healed {
-    /// The bytes that verify; `None`: no copy does, or there is no other.
+pub struct RepairOutcome {
+    /// Bytes that verify. `None` if no copy does, or there is no other copy.
     pub bytes: Option<AlignedBuffer>,
-    /// Copies that verify.
+    /// Number of copies that verify.
     pub good: u64,
-    /// Copies that do not, or could not be read.
+    /// Number of copies that do not verify or are unreadable.
     pub bad: u64,
-    /// Of those how many were written again.
+    /// Number of bad copies that were rewritten.
     pub repaired: u64,
-    /// Why one of the copies could not be read, where none verifies: it may be there all the same.
+    /// First read error, if no copy verifies.
     pub unread: Option<DeviceError>,
 }
 
-impl Healed {
-    /// Looks at what each copy gave.
+impl RepairOutcome {
+    /// Judges every copy by `verify`. Rewrites none.
     pub(super) fn of_copies(
         copies: impl Iterator<Item = Result<AlignedBuffer, DeviceError>>,
         verify: Verify<'_>,
-    ) -> Healed {
-        let mut healed = Healed::default();
+    ) -> RepairOutcome {
+        let mut healed = RepairOutcome::default();
         for found in copies {
             match found {
                 Ok(bytes) if verify(&bytes) => {
@@ -55,205 +55,206 @@ impl Healed {
     }
 }
 
-/// A piece that is to be made anew for a joining member.
+/// A request to rebuild a piece ([`Composite::piece_at`]) for a joining member.
 #[derive(Clone, Debug)]
-pub struct ToRemake {
+pub struct RebuildRequest {
     /// Bytes of the pool.
     pub piece: Range<u64>,
-    /// How what lies there is kept (JN2).
+    /// How the contents are stored (JN2).
     pub kept: Redundancy,
-    /// Pages of it, as bytes of the pool, that a member which has come back keeps as it has them,
-    /// whatever the others give (RN4).
+    /// Byte offsets of pages that the returning member keeps, even if the others differ (RN4).
     pub keeps: BTreeSet<u64>,
 }
 
-/// What a piece holds, as it was made anew for a joining member.
+/// The contents of a piece that was rebuilt for a joining member.
 #[derive(Debug)]
-pub struct Remade {
-    /// Its bytes, as all members together give them.
+pub struct RebuiltPiece {
+    /// The contents, read from the other members.
     pub bytes: AlignedBuffer,
-    /// Pages of it that nobody gives: bytes of the pool. They were written as zeros.
+    /// Byte offsets of unreadable pages, written as zeros.
     pub lost: Vec<u64>,
-    /// Pages that members of a mirror have differently: bytes of the pool.
+    /// Byte offsets of pages whose mirror copies differ.
     pub differing: Vec<u64>,
-    /// Whether a member of a mirror that has it gave nothing, so that it was compared with nothing.
+    /// Whether a mirror copy was unreadable, so that the comparison is incomplete.
     pub is_unsure: bool,
 }
 
-impl Remade {
-    pub(super) fn new(bytes: AlignedBuffer, lost: Vec<u64>) -> Remade {
-        Remade { bytes, lost, differing: Vec::new(), is_unsure: false }
+impl RebuiltPiece {
+    pub(super) fn new(bytes: AlignedBuffer, lost: Vec<u64>) -> RebuiltPiece {
+        RebuiltPiece { bytes, lost, differing: Vec::new(), is_unsure: false }
     }
 }
 
-/// Returns the index of the right one of several copies of a page, by its offset in bytes of the
-/// pool; `None`: its content does not say. Called while the piece is held: it takes no lock.
+/// Returns the index of the right copy among those of the page at a byte offset of the pool. `None`
+/// if the contents do not decide. LOCK: takes no hold, since the caller holds the piece.
 pub type Choose<'a> = Rc<dyn Fn(u64, &[&[u8]]) -> Option<usize> + 'a>;
 
-/// A piece that is being made anew: what it is made from is being read, and the rest is done when
-/// this is called. Nothing comes of one that is dropped.
-pub(super) type Remaking<'a> = Box<dyn FnOnce() -> Result<Option<Remade>, DeviceError> + 'a>;
+/// A rebuild with its reads in flight. The call completes it.
+pub(super) type PendingRebuild<'a> =
+    Box<dyn FnOnce() -> Result<Option<RebuiltPiece>, DeviceError> + 'a>;
 
-/// What a piece holds, and whether all ways to read it say the same.
+/// The contents of a piece, and whether all redundant copies agree.
 #[derive(Debug)]
-pub struct Compared {
-    /// Its bytes, as they are read; zeros where nothing is.
+pub struct RedundancyComparison {
+    /// The contents. Zeros where no copy is readable.
     pub bytes: AlignedBuffer,
-    /// Pages, as bytes of the pool, of which two ways to read them differ, or one fails.
+    /// Byte offsets of pages with differing or unreadable copies.
     pub differing: Vec<u64>,
-    /// Pages that there is one way alone to read, for a member is away: each has to verify by
-    /// itself. Under parity all that is not in `differing` is so then.
+    /// Byte offsets of pages with one readable copy, because a member is absent: each must verify
+    /// by its own checksum. With parity and an absent member, so must every page outside
+    /// `differing`.
     pub alone: Vec<u64>,
-    /// Whether a member is away that has a share of the piece.
+    /// Whether an absent member stores a part of the piece. Always false on a mirror.
     pub is_short: bool,
 }
 
-/// What became of rows whose units did not agree with their parity.
+/// The outcome of a check of parity against its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParityMended {
-    /// They do.
+pub enum ParityCheckOutcome {
+    /// The parity agrees.
     Agrees,
-    /// They do now.
+    /// The parity was wrong and is rewritten.
     Written,
-    /// They do not: what is in them does not verify, or somebody writes there.
+    /// The parity is wrong and was left: the data does not verify, or a write is in flight.
     Left,
+}
+
+/// Returns the layout over several devices that `device` is, if any.
+pub(super) fn of_device(device: &SharedDevice) -> Option<Arc<dyn Composite>> {
+    let composite = Arc::clone(device).composite()?;
+    let composite = composite.downcast().expect("a layout boxes an `Arc<dyn Composite>`");
+    Some(*composite)
 }
 
 /// A layout over several devices. As a [`Device`] it is the linear space of the pool.
 pub trait Composite: Device {
-    /// Returns its members; of several disk groups those of the first.
+    /// Returns the members: with several disk groups, those of the first.
     fn members(&self) -> &Arc<MemberSet>;
 
-    /// Returns the members that have byte `offset` of the fixed regions.
+    /// Returns the members that store byte `offset` of the fixed regions.
     fn members_at(&self, offset: u64) -> &Arc<MemberSet> {
         let _ = offset;
         self.members()
     }
 
-    /// Holds a range, in bytes of the pool, against writers; `None` while one is at it.
-    fn try_hold(&self, range: Range<u64>) -> Option<Hold> {
+    /// Holds a range of the pool against writers. `None` while a write to it is in flight.
+    fn try_hold(&self, range: Range<u64>) -> Option<RangeHold> {
         self.members().try_hold(range)
     }
 
-    /// Returns each member that may be read and has byte `offset` of the fixed regions, as a device
-    /// with a whole copy of that region at its offset in the pool.
+    /// Returns each readable member that stores byte `offset` of the fixed regions.
     fn copies(&self, offset: u64) -> Vec<SharedDevice> {
         let view = self.members_at(offset).view();
         view.iter().filter_map(|slot| slot.readable().map(Arc::clone)).collect()
     }
 
-    /// Reads a range of the pool as copy number `copy` has it, of those that may be read; `None`:
-    /// there is no such copy.
+    /// Reads a range of the pool from the `copy`-th (from 0) readable copy. `None` past the last
+    /// one.
     fn read_copy(
         &self,
         copy: usize,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>>;
 
-    /// Whether the units of the rows that a range lies in agree with their parity, as far as can be
-    /// told: of what is in copies, or while a member is out, nothing can.
-    fn agrees(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
+    /// Whether the stripe rows of a range agree with their parity. True without parity, and false
+    /// while a member is absent, because that cannot be known.
+    fn agrees(&self, purpose: IoPurpose, offset: u64, length_bytes: usize) -> bool {
         let _ = (purpose, offset, length_bytes);
         true
     }
 
-    /// Reads a range of whole rows that nobody writes to, with whole pages that are known whatever
-    /// the members give, by where they lie in it, and what comes of both. `None`: it lies in no
-    /// rows.
+    /// Reads whole stripe rows that have no write in flight. `known` replaces some pages, by byte
+    /// offset in the range. Others are reconstructed. `None` outside stripe rows.
     fn read_known(
         &self,
         offset: u64,
         length_bytes: usize,
         known: &BTreeMap<usize, &[u8]>,
-    ) -> Option<RowsKnown> {
+    ) -> Option<KnownRows> {
         let _ = (offset, length_bytes, known);
         None
     }
 
-    /// Reads a range of the pool in every way that there is, and returns what verifies. What does
-    /// not is written again, unless a write is at the range: then it is left as it is.
-    ///
-    /// `returning` is the slot of a member that has come back, which is read as well: `verify` must
-    /// then tell what is there now from what was there before (RN5).
+    /// Reads a range from every copy, or by reconstruction, and returns bytes that pass `verify`.
+    /// Rewrites bad copies, unless a write to the range is in flight. With the returning member in
+    /// slot `returning`, `verify` must detect stale contents (RN5).
     ///
     /// # Errors
     ///
-    /// What a member said that the layout needs and that failed at the repair.
+    /// A rewrite failed on a member that the layout needs.
     fn heal(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
         returning: Option<usize>,
-    ) -> Result<Healed, DeviceError>;
+    ) -> Result<RepairOutcome, DeviceError>;
 
-    /// As [`Composite::heal`], but that nothing is written again, and nothing is told: what it
-    /// finds, a heal would.
+    /// [`Composite::heal`] without rewriting or logging.
     fn look(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
-    ) -> Healed {
+    ) -> RepairOutcome {
         let read = |copy| self.read_copy(copy, purpose, offset, length_bytes);
-        Healed::of_copies((0..).map_while(read), verify)
+        RepairOutcome::of_copies((0..).map_while(read), verify)
     }
 
-    /// Returns the piece that begins at byte `offset` of the pool, or has it: what is made anew, or
-    /// compared, at one time. `None`: it lies behind what the pool uses.
+    /// Returns the piece at byte `offset` of the pool, the unit of rebuilds and comparisons. `None`
+    /// past the end.
     fn piece_at(&self, offset: u64) -> Option<Range<u64>>;
 
-    /// Whether the member in `slot` of the pool has a share of a piece: in a disk group that is
-    /// reshaped one has none of what is not moved yet.
+    /// Whether the member in `slot` of the pool stores a share of a piece. A member that a reshape
+    /// adds has none in segments not yet moved.
     fn has_share(&self, slot: usize, piece: &Range<u64>) -> bool {
         let _ = (slot, piece);
         true
     }
 
-    /// Begins to read what others have of a piece; what this returns then writes what the joining
-    /// member in `slot` should have of it. Nobody else may write to the piece before that is done.
-    /// Not durable before a flush. `None`: the member is not joining any more. An error is what a
-    /// member said that gives nothing at all, or that the layout needs. A mirror of several members
-    /// reads all of them, and `choose` says which copy of a page is right where they differ.
-    fn begin_remake<'a>(
+    /// Starts the reads for a rebuild of a piece, which the caller holds until the end. The
+    /// returned closure writes the part of the joining member in `slot`, not durable before a
+    /// flush. It returns `None` if that member is no longer joining, and fails if a member is
+    /// entirely unreadable, or a needed one fails. A mirror reads all members, and `choose` selects
+    /// among differing copies.
+    fn begin_rebuild<'a>(
         &'a self,
         slot: usize,
-        wanted: &ToRemake,
+        wanted: &RebuildRequest,
         choose: &Choose<'a>,
-    ) -> Remaking<'a>;
+    ) -> PendingRebuild<'a>;
 
-    /// Reads a piece in every way that there is. Writes may be at it: a page that differs for a
-    /// moment is told too. The member in slot `returning`, which has come back, is read as well:
-    /// what it has is in the bytes then, where it is to have something.
+    /// Compares all copies of a piece. Pages with a write in flight may differ. The returned bytes
+    /// are those of the returning member in slot `returning` where it has them.
     ///
     /// # Errors
     ///
-    /// What a member said that gives nothing at all, or without which there is nothing to compare.
+    /// A member failed without which nothing can be compared.
     fn compare(
         &self,
         piece: Range<u64>,
         kept: Redundancy,
         returning: Option<usize>,
-    ) -> Result<Compared, DeviceError>;
+    ) -> Result<RedundancyComparison, DeviceError>;
 
-    /// Writes the parity of rows anew where it does not agree with them, if `verify` says that the
-    /// data of all of them is what it should be, the member in slot `returning`, which has come
-    /// back, read as well (RN5). Not durable before a flush.
+    /// Rewrites parity that disagrees with its rows, if `verify` accepts all of their data,
+    /// including that of the returning member in slot `returning` (RN5). Not durable before a
+    /// flush.
     ///
     /// # Errors
     ///
-    /// What a member said that the layout needs.
+    /// A needed member failed.
     fn mend_parity(
         &self,
         rows: Range<u64>,
         verify: Verify<'_>,
         returning: Option<usize>,
-    ) -> Result<ParityMended, DeviceError> {
+    ) -> Result<ParityCheckOutcome, DeviceError> {
         let _ = (rows, verify, returning);
-        Ok(ParityMended::Agrees)
+        Ok(ParityCheckOutcome::Agrees)
     }
 }

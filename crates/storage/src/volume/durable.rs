@@ -1,99 +1,94 @@
-//! What a member has made durable, where several requests that say so are in flight at once.
+//! Which writes are durable on one member, with several flushes and write-throughs in flight.
 //!
 //! # Invariants
 //!
-//! - FL1: A flush counts for a member, and is answered, when all requests to it that make something
-//!   durable and were in flight with it have been answered, each with success. What could not be
-//!   made durable is told to one of them, and to no later one (D3).
-//! - FL2: Of what a member has not made durable when it goes it may lack all since the last flush
-//!   that was done before the first of those began which have not succeeded.
+//! - FL1: A flush completes and counts only if all durable requests in flight with it have
+//!   completed without error, because a device reports a failure to one request only (D3).
+//! - FL2: Of a member that fails or goes missing, every write counts as lost since the flush that
+//!   was the last before a durable request began that has not succeeded.
 //!
 //! # Concurrency
 //!
-//! A request is in flight from before it is sent: what it says may be known to the device, and told
-//! to no later one, before whoever sends it goes on. Until it is sent others wait for that.
-//!
-//! Whoever comes first waits for the device, and others for them: so nobody waits for somebody who
-//! waits for another ticket first. LOCK: that of a request is held while it is sent and while the
-//! device is waited for, and nothing of a volume is locked behind it but the state here.
+//! A request counts as in flight from before its submission, which may already consume the report
+//! of a failure. The first waiter waits for the device, and others for that waiter, so there is no
+//! cycle. LOCK: the lock of a request is held during its submission, and while a thread waits for
+//! the device. After it only `state` is locked.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex as PlainMutex;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 use runtime::sync::Mutex;
 
 use crate::device::{DeviceError, Ticket};
 
-/// A request that makes something durable.
+/// A durable request: a flush or a write-through.
 #[derive(Debug)]
-pub(super) struct Durable {
-    /// Number of the last flush that had been done when it began.
+pub(super) struct DurableRequest {
+    /// Number of the last completed flush when the request began.
     flushed_before: u64,
-    asked: Mutex<Asked>,
+    asked: Mutex<DurableRequestState>,
 }
 
 #[derive(Debug)]
-enum Asked {
+enum DurableRequestState {
     InFlight(Ticket),
     Answered(Result<(), DeviceError>),
 }
 
-impl Durable {
-    /// Waits for the answer, or says what it was.
+impl DurableRequest {
+    /// Waits for the answer. Later calls return a copy.
     fn wait(&self) -> Result<(), DeviceError> {
         let mut asked = self.asked.lock();
-        let answer = match std::mem::replace(&mut *asked, Asked::Answered(Ok(()))) {
-            Asked::InFlight(ticket) => ticket.wait().map(drop),
-            Asked::Answered(answer) => answer,
+        let answer = match std::mem::replace(&mut *asked, DurableRequestState::Answered(Ok(()))) {
+            DurableRequestState::InFlight(ticket) => ticket.wait().map(drop),
+            DurableRequestState::Answered(answer) => answer,
         };
-        *asked = Asked::Answered(answer.clone());
+        *asked = DurableRequestState::Answered(answer.clone());
         answer
     }
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Number of the last flush that it has done.
+struct DurableState {
     flushed: u64,
-    /// Those whose answer nobody has waited for yet.
-    in_flight: Vec<Arc<Durable>>,
-    /// The first that was not done, and the last flush before it.
+    /// Requests without a waiter so far.
+    in_flight: Vec<Arc<DurableRequest>>,
+    /// The first failure, and `flushed_before` of its request.
     failed: Option<(DeviceError, u64)>,
 }
 
-/// See the module's header.
 #[derive(Debug, Default)]
-pub(super) struct Durables {
-    /// Held for a copy or an exchange only, never across a scheduling point: a plain lock.
-    state: PlainMutex<State>,
+pub(super) struct DurableRequests {
+    /// Plain lock, because it is never held across a scheduling point.
+    state: PlainMutex<DurableState>,
 }
 
-impl Durables {
-    /// Returns a request that nobody else knows yet.
-    fn new_one(&self) -> Arc<Durable> {
+impl DurableRequests {
+    fn new_one(&self) -> Arc<DurableRequest> {
         let flushed_before = self.state.lock().flushed;
-        Arc::new(Durable { flushed_before, asked: Mutex::new(Asked::Answered(Ok(()))) })
+        Arc::new(DurableRequest {
+            flushed_before,
+            asked: Mutex::new(DurableRequestState::Answered(Ok(()))),
+        })
     }
 
-    /// Sends a request that makes something durable: `submit` does it.
-    pub(super) fn send_one(&self, submit: impl FnOnce() -> Ticket) -> Arc<Durable> {
+    pub(super) fn send_one(&self, submit: impl FnOnce() -> Ticket) -> Arc<DurableRequest> {
         let durable = self.new_one();
         let mut asked = durable.asked.lock();
         self.state.lock().in_flight.push(Arc::clone(&durable));
-        *asked = Asked::InFlight(submit());
+        *asked = DurableRequestState::InFlight(submit());
         drop(asked);
         durable
     }
 
-    /// Sends requests, of which those make something durable that `which` says: `submit` does it,
-    /// and returns a ticket for each. Returns them, of those that make something durable noted.
+    /// Sends requests. Those that `which` marks as durable are registered before (FL1).
     pub(super) fn send(
         &self,
         which: &[bool],
         submit: impl FnOnce() -> Vec<Ticket>,
-    ) -> Vec<Result<Arc<Durable>, Ticket>> {
-        let durables: Vec<Option<Arc<Durable>>> =
+    ) -> Vec<Result<Arc<DurableRequest>, Ticket>> {
+        let durables: Vec<Option<Arc<DurableRequest>>> =
             which.iter().map(|is_durable| is_durable.then(|| self.new_one())).collect();
         let held: Vec<_> = durables
             .iter()
@@ -103,7 +98,7 @@ impl Durables {
         let tickets = submit();
         let ended = held.into_iter().zip(tickets).map(|(held, ticket)| match held {
             Some(mut asked) => {
-                *asked = Asked::InFlight(ticket);
+                *asked = DurableRequestState::InFlight(ticket);
                 None
             }
             None => Some(ticket),
@@ -113,8 +108,7 @@ impl Durables {
         both.filter_map(|(durable, other)| durable.map(Ok).or(other.map(Err))).collect()
     }
 
-    /// Waits for a request that was begun.
-    pub(super) fn wait(&self, durable: &Arc<Durable>) -> Result<(), DeviceError> {
+    pub(super) fn wait(&self, durable: &Arc<DurableRequest>) -> Result<(), DeviceError> {
         let answer = durable.wait();
         let mut state = self.state.lock();
         state.in_flight.retain(|other| !Arc::ptr_eq(other, durable));
@@ -124,18 +118,18 @@ impl Durables {
         answer
     }
 
-    /// Notes that flush number `flush` is done (FL1).
+    /// Records the completion of flush number `flush` (FL1).
     ///
     /// # Errors
     ///
-    /// What was said to another that was in flight with it, or before: it counts for nothing.
+    /// A failure of a durable request in flight with it, or earlier: the flush does not count.
     pub(super) fn note_flushed(&self, flush: u64) -> Result<(), DeviceError> {
-        let is_planted = planted::is(Planted::FlushBesideFailureCounts);
-        let beside = if is_planted { Vec::new() } else { self.state.lock().in_flight.clone() };
-        // What each came to is noted.
+        let beside = self.state.lock().in_flight.clone();
+        // Each wait records its failure in `state`.
         beside.iter().for_each(|other| drop(self.wait(other)));
         let mut state = self.state.lock();
-        if let Some((error, _)) = state.failed.as_ref().filter(|_| !is_planted) {
+        let failed = state.failed.as_ref();
+        if let Some((error, _)) = failed.filter(|_| !planted!(FlushBesideFailureCounts)) {
             return Err(error.clone());
         }
         state.flushed = state.flushed.max(flush);
@@ -155,12 +149,15 @@ impl Durables {
 mod tests {
     use super::*;
 
-    fn sent(of: &Durables, submit: impl FnOnce() -> Result<(), DeviceError>) -> Arc<Durable> {
-        let answer = || submit().map(|()| crate::device::Completion::default());
+    fn sent(
+        of: &DurableRequests,
+        submit: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Arc<DurableRequest> {
+        let answer = || submit().map(|()| crate::device::DeviceCompletion::default());
         of.send_one(|| Ticket::ready(answer()))
     }
 
-    fn begun(of: &Durables, answer: Result<(), DeviceError>) -> Arc<Durable> {
+    fn begun(of: &DurableRequests, answer: Result<(), DeviceError>) -> Arc<DurableRequest> {
         sent(of, || answer)
     }
 
@@ -170,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_flush_counts_if_none_that_was_in_flight_with_it_has_failed() {
-        let of = Durables::default();
+        let of = DurableRequests::default();
         let first = begun(&of, Ok(()));
         of.wait(&first).expect("it succeeds");
         of.note_flushed(1).expect("it was alone");
@@ -190,27 +187,27 @@ mod tests {
         of.note_flushed(6).expect_err("nothing is believed any more");
     }
 
-    /// Goal: a flush that was answered while another was in flight, which fails later, makes
-    /// nothing durable: what the member lacks begins with the flush before both.
+    /// Goal: a flush with another in flight, which fails later, makes nothing durable. The lost
+    /// writes begin with the flush before both.
     #[test]
     fn what_is_in_flight_when_a_member_goes_makes_nothing_durable() {
-        let of = Durables::default();
+        let of = DurableRequests::default();
         let _in_flight = begun(&of, failure());
         of.state.lock().flushed = 7;
         assert_eq!(of.flushed(), 0);
     }
 
-    /// Goal: a flush of which the device has told the error while it was being sent is in flight
-    /// with another that ends meanwhile. Method: the other ends, or waits, in the midst of sending.
+    /// Goal: a flush whose error the device reports during its submission is in flight with
+    /// another. Method: the other completes, or waits, during the submission.
     #[test]
     fn a_flush_that_is_being_sent_is_in_flight() {
-        let of = Durables::default();
+        let of = DurableRequests::default();
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let fails = sent(&of, || {
                 let of = &of;
                 scope.spawn(move || sender.send(of.note_flushed(2).is_ok()));
-                // It must not end before this one is known to have failed.
+                // The other flush must not complete before this failure is known.
                 let early = receiver.recv_timeout(std::time::Duration::from_millis(200));
                 assert!(early.is_err(), "the other was answered: {early:?}");
                 failure()

@@ -1,67 +1,65 @@
-//! Several disk groups as one space: a device made of layouts, each of which has a part of the
-//! pool.
+//! Several disk groups as one space: a device that routes each request to one *part*
+//! ([`PoolPart`]), with its own layout.
 //!
-//! The first part has the fixed regions: it is of the main disk group, as is that with its
-//! allocation groups, wherever these lie. Each other has the allocation groups of another disk
-//! group, which lie on its members from `GroupRange::offset` on. Where a
-//! disk group is for the journal, that is cut out of the first part: it lies at the same bytes on
-//! the members of the other. `format::disk_group` says which byte of the pool belongs to whom. The
-//! end of the space, where the last copies of the superblock lie, is that of the main disk group.
+//! The first part is the main disk group with the fixed regions. If its allocation groups do not
+//! begin at 0, they are placed as a second part. Each other disk group is a part, whose allocation
+//! groups begin at `GroupRange::offset` of its members. A disk group for the journal has the bytes
+//! of the journal, at equal offsets. `format::disk_group` maps bytes of the pool to disk groups.
+//! The last superblock copies, at the end of the space, are those of the main disk group.
 //!
 //! # Invariants
 //!
-//! - VG1: A request lies in one part, and is refused otherwise: no group lies in two. So no byte of
-//!   the journal is asked of the main disk group while another has it.
-//! - VG2: A flush is answered when every part has flushed: what a commit points to may lie in any.
-//!   One that is not of the log passes over a part that is lost (`set/lost.rs`): nothing else is
-//!   there.
+//! - VG1: A request that does not lie in a single part is refused, since no allocation group spans
+//!   two parts. So no request for the journal reaches the main disk group while another group has
+//!   the journal.
+//! - VG2: A flush completes when every part has flushed, because a commit may point to any part. A
+//!   flush of the log includes a lost part (`set/lost.rs`), any other flush skips it: it has only
+//!   the journal.
 //!
-//! Not here: how a part comes to be one (`growth.rs`).
+//! Not here: how a disk group becomes a part (`growth.rs`).
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
 use super::composite::{
-    Choose, Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify,
+    Choose, Composite, ParityCheckOutcome, PendingRebuild, RebuildRequest, RedundancyComparison,
+    RepairOutcome, Verify,
 };
-use super::ranges::Hold;
+use super::ranges::RangeHold;
 use super::set::MemberSet;
-use super::striped::RowsKnown;
+use super::striped::KnownRows;
 use crate::convert::to_u64;
 use crate::device::{
-    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose,
-    Redundancy, RequestKind, Ticket,
+    AlignedBuffer, Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose,
+    PendingRequest, Redundancy, RequestKind, Ticket,
 };
 
-/// A disk group, or a member of one whose members have allocation groups of their own, and which
-/// part of the pool it has.
+/// A disk group, or one member of a round-robin, as a part of the pool.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
-    /// Its number.
+pub(super) struct PoolPart {
     pub(super) disk_group: u8,
-    /// Which of its ranges the part has: see [`format::disk_group::GroupRange::lane`].
+    /// See [`format::disk_group::GroupRange::lane`].
     pub(super) lane: Option<u8>,
-    /// The layout over its members.
     pub(super) composite: Arc<dyn Composite>,
 }
 
-/// A part, and the bytes of the pool that it has.
 #[derive(Clone, Debug)]
-struct Placed {
-    part: Part,
+struct PlacedPart {
+    part: PoolPart,
     bytes: Range<u64>,
-    /// Byte of the part at which they begin.
+    /// Offset of `bytes.start` in the part.
     offset: u64,
-    /// Whether the part is there already, with other bytes: what goes to all parts goes to it once.
+    /// Whether an earlier entry has the same part. Requests to all parts skip this entry.
     is_rest: bool,
 }
 
-impl Placed {
+impl PlacedPart {
     fn inner(&self, offset: u64) -> u64 {
         offset - self.bytes.start + self.offset
     }
@@ -83,33 +81,32 @@ impl Placed {
     }
 }
 
-/// See the module's header.
 #[derive(Debug)]
 pub(super) struct Groups {
     info: DeviceInfo,
-    /// By the bytes that they have.
-    parts: Vec<Placed>,
+    /// Sorted by `bytes`.
+    parts: Vec<PlacedPart>,
 }
 
 impl Groups {
-    /// Returns the space that `geometry` lays out on `first`, and on `added` as far as it has a
-    /// range for them.
-    pub(super) fn new(first: Part, added: &[Part], geometry: &Geometry) -> Groups {
+    /// Combines `first`, and each part of `added` with a range in `geometry`, into one space.
+    pub(super) fn new(first: PoolPart, added: &[PoolPart], geometry: &Geometry) -> Groups {
         let label_bytes = 2 * SUPERBLOCK_AREA_BYTES;
         let end = first.composite.info().size_bytes.saturating_sub(label_bytes);
         let mut info = first.composite.info().clone();
-        // A pool with nothing added is as long as its main disk group says.
-        let space_end = geometry.space_end();
+        // A pool without other groups is as long as its main disk group.
+        let space_end = geometry.group_layout().space_end();
         let has_more = space_end > geometry.device_bytes || geometry.main_first > 0;
         info.size_bytes = if has_more { space_end + label_bytes } else { info.size_bytes };
         let is_in_front = geometry.main_first == 0;
         let fixed_end = if is_in_front { end } else { geometry.groups_offset };
         let main = first.clone();
-        let whole = Placed { part: first, bytes: 0..fixed_end, offset: 0, is_rest: false };
-        let has_journal = |part: &&Part| Some(part.disk_group) == geometry.journal_group;
+        let whole = PlacedPart { part: first, bytes: 0..fixed_end, offset: 0, is_rest: false };
+        let has_journal = |part: &&PoolPart| Some(part.disk_group) == geometry.journal_group;
         let mut parts = match added.iter().find(has_journal) {
             Some(part) => {
-                let (journal, more) = (geometry.journal_range(), part.composite.info());
+                let (journal, more) =
+                    (geometry.group_layout().journal_range(), part.composite.info());
                 info.name = format!("{}, {}", info.name, more.name);
                 info.is_read_only |= more.is_read_only;
                 info.has_write_through &= more.has_write_through;
@@ -117,45 +114,43 @@ impl Groups {
                 let (before, behind) = (0..journal.start, journal.end..fixed_end);
                 let (part, offset) = (part.clone(), journal.start);
                 vec![
-                    Placed { bytes: before, ..whole.clone() },
-                    Placed { part, bytes: journal, offset, is_rest: false },
-                    Placed { offset: behind.start, bytes: behind, is_rest: true, ..whole },
+                    PlacedPart { bytes: before, ..whole.clone() },
+                    PlacedPart { part, bytes: journal, offset, is_rest: false },
+                    PlacedPart { offset: behind.start, bytes: behind, is_rest: true, ..whole },
                 ]
             }
             None => vec![whole],
         };
         if !is_in_front {
-            let (bytes, offset) = (geometry.main_bytes(), geometry.groups_offset);
-            parts.push(Placed { part: main, bytes, offset, is_rest: true });
+            let (bytes, offset) = (geometry.group_layout().main_bytes(), geometry.groups_offset);
+            parts.push(PlacedPart { part: main, bytes, offset, is_rest: true });
         }
         for range in &geometry.added {
             let is_it =
-                |part: &&Part| part.disk_group == range.disk_group && part.lane == range.lane;
+                |part: &&PoolPart| part.disk_group == range.disk_group && part.lane == range.lane;
             let part = added.iter().find(is_it);
             let Some(part) = part else { continue };
-            let bytes = geometry.bytes_of(range);
+            let bytes = geometry.group_layout().bytes_of(range);
             let more = part.composite.info();
             info.name = format!("{}, {}", info.name, more.name);
             info.is_read_only |= more.is_read_only;
             let (part, offset) = (part.clone(), range.offset);
-            parts.push(Placed { part, bytes, offset, is_rest: false });
+            parts.push(PlacedPart { part, bytes, offset, is_rest: false });
         }
         parts.sort_by_key(|placed| placed.bytes.start);
         Groups { info, parts }
     }
 
-    fn first(&self) -> &Part {
+    fn first(&self) -> &PoolPart {
         &self.parts[0].part
     }
 
-    /// Returns each part once.
-    fn each(&self) -> impl Iterator<Item = &Placed> {
+    fn each(&self) -> impl Iterator<Item = &PlacedPart> {
         self.parts.iter().filter(|placed| !placed.is_rest)
     }
 
-    /// Returns the part that has all of a range of the pool, and where in it the range begins
-    /// (VG1).
-    fn part_of(&self, offset: u64, length_bytes: u64) -> Option<(&Placed, u64)> {
+    /// Returns the part with all of a range, and the offset in it (VG1).
+    fn part_of(&self, offset: u64, length_bytes: u64) -> Option<(&PlacedPart, u64)> {
         let end = offset.checked_add(length_bytes)?;
         let labels = self.info.size_bytes - 2 * SUPERBLOCK_AREA_BYTES;
         if let Some(behind) = offset.checked_sub(labels) {
@@ -163,12 +158,12 @@ impl Groups {
             let own = first.part.composite.info().size_bytes - 2 * SUPERBLOCK_AREA_BYTES;
             return (end <= self.info.size_bytes).then_some((first, own + behind));
         }
-        let has = |placed: &&Placed| placed.bytes.start <= offset && end <= placed.bytes.end;
+        let has = |placed: &&PlacedPart| placed.bytes.start <= offset && end <= placed.bytes.end;
         let placed = self.parts.iter().find(has)?;
         Some((placed, placed.inner(offset)))
     }
 
-    fn refused(&self, operation: &Operation) -> DeviceError {
+    fn refused(&self, operation: &DeviceOperation) -> DeviceError {
         DeviceError::OutOfRange {
             device: self.info.name.clone(),
             kind: operation.kind(),
@@ -182,48 +177,51 @@ impl Groups {
         DeviceError::OutOfRange { device, kind: RequestKind::Read, offset, length_bytes }
     }
 
-    /// Returns which part an operation goes to, and what it is there.
-    fn routed(&self, operation: Operation) -> Result<(&Placed, Operation), DeviceError> {
+    /// Returns the part for an operation, and the operation with its offset there.
+    fn routed(
+        &self,
+        operation: DeviceOperation,
+    ) -> Result<(&PlacedPart, DeviceOperation), DeviceError> {
         let offset = operation.offset().unwrap_or(0);
         let Some((placed, inner)) = self.part_of(offset, operation.length_bytes()) else {
             return Err(self.refused(&operation));
         };
         let operation = match operation {
-            Operation::Read { buffer, .. } => Operation::Read { offset: inner, buffer },
-            Operation::Write { data, .. } => Operation::Write { offset: inner, data },
-            Operation::WriteThrough { data, .. } => Operation::WriteThrough { offset: inner, data },
-            Operation::Discard { length_bytes, .. } => {
-                Operation::Discard { offset: inner, length_bytes }
+            DeviceOperation::Read { buffer, .. } => DeviceOperation::Read { offset: inner, buffer },
+            DeviceOperation::Write { data, .. } => DeviceOperation::Write { offset: inner, data },
+            DeviceOperation::WriteThrough { data, .. } => {
+                DeviceOperation::WriteThrough { offset: inner, data }
             }
-            Operation::Flush => Operation::Flush,
+            DeviceOperation::Discard { length_bytes, .. } => {
+                DeviceOperation::Discard { offset: inner, length_bytes }
+            }
+            DeviceOperation::Flush => DeviceOperation::Flush,
         };
         Ok((placed, operation))
     }
 
-    /// VG2.
-    fn submit_flush(&self, purpose: Purpose) -> Ticket {
-        let is_planted = planted::is(Planted::FlushOfFirstGroupOnly);
-        let parts = self.each().take(if is_planted { 1 } else { usize::MAX });
-        let is_of_log = purpose == Purpose::Journal;
-        let flush = |placed: &Placed| {
+    /// Starts a flush of every part (VG2).
+    fn submit_flush(&self, purpose: IoPurpose) -> Ticket {
+        let parts = self.each().take(if planted!(FlushOfFirstGroupOnly) { 1 } else { usize::MAX });
+        let is_of_log = purpose == IoPurpose::Journal;
+        let flush = |placed: &PlacedPart| {
             let composite = Arc::clone(&placed.part.composite);
-            let ticket = composite.submit(purpose, Operation::Flush);
+            let ticket = composite.submit(purpose, DeviceOperation::Flush);
             (composite, ticket)
         };
         let tickets = parts.filter(|placed| is_of_log || !placed.is_lost()).map(flush).collect();
-        Ticket::new(Box::new(Flushes { tickets, is_of_log }))
+        Ticket::new(Box::new(PartFlushes { tickets, is_of_log }))
     }
 }
 
-/// Flushes of all parts.
-struct Flushes {
+struct PartFlushes {
     tickets: Vec<(Arc<dyn Composite>, Ticket)>,
     is_of_log: bool,
 }
 
-impl PendingRequest for Flushes {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let mut answer = Ok(Completion::default());
+impl PendingRequest for PartFlushes {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
+        let mut answer = Ok(DeviceCompletion::default());
         for (composite, ticket) in self.tickets {
             let done = ticket.wait();
             if self.is_of_log || !composite.members().is_lost() {
@@ -239,8 +237,9 @@ impl Device for Groups {
         &self.info
     }
 
-    fn composite(self: Arc<Self>) -> Option<Arc<dyn Composite>> {
-        Some(self)
+    fn composite(self: Arc<Self>) -> Option<Box<dyn Any>> {
+        let composite: Arc<dyn Composite> = self;
+        Some(Box::new(composite))
     }
 
     fn check_end(&self) -> Result<(), DeviceError> {
@@ -254,8 +253,8 @@ impl Device for Groups {
         self.first().composite.lock_identity()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
-        if matches!(operation, Operation::Flush) {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
+        if matches!(operation, DeviceOperation::Flush) {
             return self.submit_flush(purpose);
         }
         match self.routed(operation) {
@@ -264,19 +263,20 @@ impl Device for Groups {
         }
     }
 
-    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
-        // Neighbours in the list that go to one part are handed over together.
+    fn submit_all(&self, purpose: IoPurpose, operations: Vec<DeviceOperation>) -> Vec<Ticket> {
+        // Adjacent operations on one part are submitted together.
         let mut tickets = Vec::with_capacity(operations.len());
-        let mut waiting: Vec<Operation> = Vec::new();
-        let mut target: Option<&Placed> = None;
-        let hand_over = |target: Option<&Placed>, waiting: &mut Vec<Operation>| match target {
-            Some(placed) if !waiting.is_empty() => {
-                placed.part.composite.submit_all(purpose, std::mem::take(waiting))
-            }
-            Some(_) | None => Vec::new(),
-        };
+        let mut waiting: Vec<DeviceOperation> = Vec::new();
+        let mut target: Option<&PlacedPart> = None;
+        let hand_over =
+            |target: Option<&PlacedPart>, waiting: &mut Vec<DeviceOperation>| match target {
+                Some(placed) if !waiting.is_empty() => {
+                    placed.part.composite.submit_all(purpose, std::mem::take(waiting))
+                }
+                Some(_) | None => Vec::new(),
+            };
         for operation in operations {
-            if matches!(operation, Operation::Flush) {
+            if matches!(operation, DeviceOperation::Flush) {
                 tickets.extend(hand_over(target.take(), &mut waiting));
                 tickets.push(self.submit_flush(purpose));
                 continue;
@@ -305,7 +305,7 @@ impl Composite for Groups {
         self.first().composite.members()
     }
 
-    fn try_hold(&self, range: Range<u64>) -> Option<Hold> {
+    fn try_hold(&self, range: Range<u64>) -> Option<RangeHold> {
         let (placed, _) = self.part_of(range.start, range.end - range.start)?;
         placed.part.composite.try_hold(placed.inner_range(&range))
     }
@@ -318,7 +318,7 @@ impl Composite for Groups {
     fn read_copy(
         &self,
         copy: usize,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
@@ -326,7 +326,7 @@ impl Composite for Groups {
         placed.part.composite.read_copy(copy, purpose, inner, length_bytes)
     }
 
-    fn agrees(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
+    fn agrees(&self, purpose: IoPurpose, offset: u64, length_bytes: usize) -> bool {
         let part = self.part_of(offset, to_u64(length_bytes));
         part.is_none_or(|(placed, inner)| {
             placed.part.composite.agrees(purpose, inner, length_bytes)
@@ -338,19 +338,19 @@ impl Composite for Groups {
         offset: u64,
         length_bytes: usize,
         known: &BTreeMap<usize, &[u8]>,
-    ) -> Option<RowsKnown> {
+    ) -> Option<KnownRows> {
         let (placed, inner) = self.part_of(offset, to_u64(length_bytes))?;
         placed.part.composite.read_known(inner, length_bytes, known)
     }
 
     fn heal(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
         returning: Option<usize>,
-    ) -> Result<Healed, DeviceError> {
+    ) -> Result<RepairOutcome, DeviceError> {
         let Some((placed, inner)) = self.part_of(offset, to_u64(length_bytes)) else {
             return Err(self.nowhere(offset, length_bytes));
         };
@@ -359,13 +359,13 @@ impl Composite for Groups {
 
     fn look(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
-    ) -> Healed {
+    ) -> RepairOutcome {
         let part = self.part_of(offset, to_u64(length_bytes));
-        part.map_or_else(Healed::default, |(placed, inner)| {
+        part.map_or_else(RepairOutcome::default, |(placed, inner)| {
             placed.part.composite.look(purpose, inner, length_bytes, verify)
         })
     }
@@ -383,33 +383,33 @@ impl Composite for Groups {
     fn has_share(&self, slot: usize, piece: &Range<u64>) -> bool {
         self.part_of(piece.start, piece.end - piece.start).is_none_or(|(placed, _)| {
             let composite = &placed.part.composite;
-            // In a walk over the main disk group the journal of another may lie.
+            // A walk over the main disk group also covers the journal, which may be in another disk
+            // group.
             let is_own = composite.members().own_of(slot).is_some();
-            (is_own || planted::is(Planted::JournalWalkedForOthers))
-                && composite.has_share(slot, &placed.inner_range(piece))
+            is_own && composite.has_share(slot, &placed.inner_range(piece))
         })
     }
 
-    fn begin_remake<'a>(
+    fn begin_rebuild<'a>(
         &'a self,
         slot: usize,
-        wanted: &ToRemake,
+        wanted: &RebuildRequest,
         choose: &Choose<'a>,
-    ) -> Remaking<'a> {
-        let ToRemake { piece, kept, keeps } = wanted;
+    ) -> PendingRebuild<'a> {
+        let RebuildRequest { piece, kept, keeps } = wanted;
         let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {
             return Box::new(|| Ok(None));
         };
         let keeps = keeps.iter().map(|offset| placed.inner(*offset)).collect();
-        let wanted = ToRemake { piece: placed.inner_range(piece), kept: *kept, keeps };
+        let wanted = RebuildRequest { piece: placed.inner_range(piece), kept: *kept, keeps };
         let choose = Rc::clone(choose);
         let choose: Choose<'a> = Rc::new(move |at, copies| choose(placed.outer(at), copies));
-        let remaking = placed.part.composite.begin_remake(slot, &wanted, &choose);
+        let remaking = placed.part.composite.begin_rebuild(slot, &wanted, &choose);
         Box::new(move || {
-            Ok(remaking()?.map(|mut remade| {
-                let offsets = remade.lost.iter_mut().chain(&mut remade.differing);
+            Ok(remaking()?.map(|mut rebuilt| {
+                let offsets = rebuilt.lost.iter_mut().chain(&mut rebuilt.differing);
                 offsets.for_each(|offset| *offset = placed.outer(*offset));
-                remade
+                rebuilt
             }))
         })
     }
@@ -419,7 +419,7 @@ impl Composite for Groups {
         piece: Range<u64>,
         kept: Redundancy,
         returning: Option<usize>,
-    ) -> Result<Compared, DeviceError> {
+    ) -> Result<RedundancyComparison, DeviceError> {
         let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {
             return Err(self.nowhere(piece.start, 0));
         };
@@ -435,9 +435,9 @@ impl Composite for Groups {
         rows: Range<u64>,
         verify: Verify<'_>,
         returning: Option<usize>,
-    ) -> Result<ParityMended, DeviceError> {
+    ) -> Result<ParityCheckOutcome, DeviceError> {
         let Some((placed, _)) = self.part_of(rows.start, rows.end - rows.start) else {
-            return Ok(ParityMended::Left);
+            return Ok(ParityCheckOutcome::Left);
         };
         let inner = placed.inner_range(&rows);
         placed.part.composite.mend_parity(inner, verify, returning)

@@ -1,136 +1,127 @@
-//! A disk group is added to an open pool.
+//! Adding a disk group to an open pool, or taking one out.
 //!
 //! # Crashes
 //!
-//! Three updates of the labels, each durable before the next begins:
+//! An addition takes three label updates, each durable before the next:
 //!
-//! 1. The labels of all members that the pool has say *adding*: members and disk group are in the
-//!    table, and no allocation group is theirs (DG3). The new members have no label yet.
-//! 2. What an earlier pool may have left where descriptors will lie is overwritten, and the new
-//!    members get the same label.
-//! 3. The labels of all say *online*. Only then does anybody see the groups.
+//! 1. The old members' labels get the state *adding*: members and disk group are in the table,
+//!    without allocation groups (DG3).
+//! 2. Zeros are written where the descriptors will be, and the added members get that label.
+//! 3. All labels get the state *online*. Only then does the volume use the disk group.
 //!
-//! Whatever can fail is done before the third: the table that the labels will have is made first of
-//! all, and between the second and the third whoever opened the pool looks at what it must know of
-//! the new groups ([`Changing::add_group`]). Where that fails, or a new device does, also in the
-//! third, the labels of the members that the pool had take the disk group out again, durably, and
-//! then those of the new devices are blanked, as far as these do as they are told. So they can be
-//! added again, to this pool or another. A cut between leaves a device with a label that nobody
-//! lists: it is of no pool, and whoever adds it again says that it may be overwritten. Were they
-//! blanked first, a cut could leave a pool that says *adding*, which an open mends as well; but one
-//! of the old members that does not do as it is told would leave the pool read-only with new
-//! devices that have no label.
+//! Everything that can fail comes before the third update: the label is built first, and the
+//! caller's `look` runs after the second ([`LayoutChangeGuard::add_group`]). After any failure, the
+//! old labels drop the disk group, durably, and then the added devices are blanked. A crash between
+//! the two leaves a device with a label that no table lists: it is of no pool, and adding it again
+//! requires the option to overwrite. In the reverse order, a failure of an old member could leave a
+//! read-only pool, and added devices without a label.
 //!
-//! An open that finds *adding* takes the disk group out again: nothing lies there. It finds it even
-//! where no new member is there. Where one label says *online* already, all new members have one
-//! that says *adding* at least, with an epoch that is in the history: the pool has the disk group.
-//! So a pool has all of a disk group or none of it. The old members are told first, so that no new
-//! member has a newer epoch than all of them: else its label, old in all else, could be believed
-//! later.
+//! An open that finds *adding* takes the disk group out again, even without its members, since it
+//! has no contents. If one label has *online*, every added member has at least a label with
+//! *adding*, of an epoch in the history. So a pool has all of a disk group or none of it. The old
+//! members are written first: otherwise the label of an added member could have the newest epoch,
+//! and be authoritative, though the rest of it is stale.
 
+use super::Membership;
 use std::sync::Arc;
 
-use format::disk_group::{DiskGroup, DiskGroupState, Roles};
+use format::disk_group::{DiskGroup, DiskGroupRoles, DiskGroupState};
 use format::geometry::{Geometry, POOL_BYTES_MIN};
 use format::members::{LAYOUT_SLOTS_MAX, Layout, MEMBERS_MAX, Member, MemberState};
 use format::page::PAGE_BYTES;
 use format::slots::Slots;
 use format::superblock::{DISK_GROUPS_MAX, Superblock, SuperblockError};
-use runtime::planted::{self, Planted};
+use runtime::planted;
 use runtime::sync::MutexGuard;
 
 use super::attaching::AttachError;
 use super::composite::Composite;
-use super::groups::{Groups, Part};
+use super::groups::{Groups, PoolPart};
 use super::journal_apart::{check_sectors, plan_journal};
 use super::lanes::{Lane, named, not_a_lane};
 use super::open::{layout_over, needed_of, parts_over};
-use super::set::{Change, MemberSet, take_table};
-use super::slot::Slot;
+use super::set::{LabelChange, MemberSet, take_table};
+use super::slot::MemberSlot;
 use super::spares::blank_label;
-use super::{EDITIONS_MAX, Edition, Volume};
+use super::{Edition, Volume};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
-    AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
+    AlignedBuffer, DeviceError, DeviceOperation, IoPurpose, SharedBytes, SharedDevice, Ticket,
 };
 
-/// How often disk groups change until one that was added is gone: it leaves, and is taken out.
-const CHANGES_TO_LEAVE: usize = 2;
-/// All that may be there at an open can go.
-const _: () = assert!(DISK_GROUPS_MAX * CHANGES_TO_LEAVE < EDITIONS_MAX);
-
-/// Descriptors that are overwritten at one time.
 pub(super) const WIPED_AT_ONCE: usize = 64;
 
-/// What is to be added.
+/// A disk group to add.
 #[derive(Clone, Debug)]
-pub struct NewGroup {
-    /// How it lies on its devices.
+pub struct DiskGroupSpec {
+    /// Layout over the devices.
     pub layout: Layout,
-    /// Its devices, with the identity that each gets.
+    /// Devices, each with its identity.
     pub devices: Vec<(SharedDevice, [u8; 16])>,
-    /// What may lie there: the journal alone, or anything. With metadata it has room for the fixed
-    /// regions.
-    pub roles: Roles,
+    /// Roles: the journal alone, or any others. With metadata there is room for the fixed regions.
+    pub roles: DiskGroupRoles,
 }
 
 /// Why a disk group cannot be added.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddGroupError {
-    /// Remove one first.
+    /// Remove a disk group first.
     #[error("a pool has at most {DISK_GROUPS_MAX} disk groups: remove one first")]
     TooMany,
-    /// Remove some first.
+    /// Remove devices first.
     #[error("a pool has at most {MEMBERS_MAX} devices: remove some first")]
     TooManyMembers,
     /// Give another number of devices.
     #[error("a {kind} of {found} devices: it has {least} to {most}")]
     Width {
-        /// Which layout.
+        /// Layout.
         kind: &'static str,
-        /// How many were given.
+        /// Number of devices given.
         found: usize,
-        /// How many it has at least.
+        /// Fewest devices.
         least: usize,
-        /// How many it has at most.
+        /// Most devices.
         most: usize,
     },
     /// Copy the files to a new pool.
     #[error(
         "the pool has fragments of {bytes} bytes, and a disk group can be added only where they \
-         have 4096: copy the files to a new pool (holdfast send)"
+         have 4096: copy the files to a new pool (`holdfast send`)"
     )]
     Fragment {
-        /// What the pool has.
+        /// Fragment bytes of the pool.
         bytes: u64,
     },
-    /// Give a larger one.
+    /// Give a larger device.
     #[error(
         "{device}: {found_bytes} bytes are too few for an allocation group of this pool \
          ({group_bytes} bytes): give a larger device"
     )]
     TooSmall {
-        /// The smallest.
+        /// Smallest device.
         device: String,
-        /// Its bytes.
+        /// Bytes of the device.
         found_bytes: u64,
-        /// Those of a whole group.
+        /// Bytes of a full group.
         group_bytes: u64,
     },
-    /// Remove that first.
-    #[error("disk group {number} has the journal already: remove it first (holdfast group remove)")]
+    /// Remove that disk group first.
+    #[error(
+        "disk group {number} has the journal already: remove it first (`holdfast group \
+         remove POOL {number}`)"
+    )]
     Journal {
-        /// Which one.
+        /// Disk group with the journal.
         number: u8,
     },
-    /// Make it a single or a mirror.
+    /// Use a single or a mirror.
     #[error("the journal cannot lie on a {kind}: give it a single or a mirror")]
     JournalLayout {
-        /// What it was to lie on.
+        /// Layout in the request.
         kind: &'static str,
     },
-    /// Make it something else.
+    /// Use a mirror.
     #[error("metadata cannot lie on a round-robin, where nothing is twice: give it a mirror")]
     MetadataOnRoundRobin,
     /// Give another device.
@@ -139,17 +130,17 @@ pub enum AddGroupError {
          sectors of {most_bytes}: give a device with smaller sectors"
     )]
     JournalSectors {
-        /// Its name.
+        /// Device name.
         device: String,
-        /// Of the device.
+        /// Sector bytes of the device.
         found_bytes: u32,
-        /// Of the pool.
+        /// Sector bytes of the pool.
         most_bytes: u32,
     },
-    /// Nothing was changed.
+    /// The journal could not be copied. Nothing was changed.
     #[error("{0}; the journal is where it was")]
     JournalNotMoved(DeviceError),
-    /// Nothing was changed.
+    /// The fixed regions could not be copied. Nothing was changed.
     #[error("{0}; the metadata is where it was")]
     MainNotMoved(DeviceError),
     /// Give a larger device.
@@ -158,11 +149,11 @@ pub enum AddGroupError {
          {needed_bytes}: give a larger one"
     )]
     JournalTooSmall {
-        /// The smallest.
+        /// Smallest device.
         device: String,
-        /// Its bytes.
+        /// Bytes of the device.
         found_bytes: u64,
-        /// What each needs.
+        /// Bytes required.
         needed_bytes: u64,
     },
     /// The group table is full.
@@ -174,51 +165,46 @@ pub enum AddGroupError {
          device with smaller sectors"
     )]
     Sectors {
-        /// Its name.
+        /// Device name.
         device: String,
-        /// Of the device.
+        /// Sector bytes of the device.
         bytes: u32,
     },
-    /// Close the pool and open it again.
-    #[error(
-        "the disk groups of this pool have changed {EDITIONS_MAX} times since it was opened: \
-         unmount it and mount it again"
-    )]
-    Often,
-    /// The table would be none: a bug, or malice.
+    /// The planned label is invalid: a bug, or a forged label.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
-    /// What a device said. Nothing was added.
+    /// An added device failed. Nothing was added.
     #[error("{0}; nothing was added")]
     NewDevice(DeviceError),
-    /// What a device said on which the pool lies: it must stop writing.
+    /// An old member failed: the pool must stop writing.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-/// Whoever has it changes the disk groups, and nobody else does.
+/// Exclusive right to change the disk groups.
 #[derive(Debug)]
-pub struct Changing<'v> {
+pub struct LayoutChangeGuard<'v> {
     volume: &'v Volume,
     _held: MutexGuard<'v, ()>,
 }
 
-impl Changing<'_> {
+impl LayoutChangeGuard<'_> {
     pub(super) fn volume(&self) -> &Volume {
         self.volume
     }
 
-    /// Says in the labels that a disk group leaves, durably: an open goes on with that.
+    /// Marks a disk group as leaving, durably. An open resumes the removal.
     ///
     /// # Errors
     ///
-    /// See [`AddGroupError`]; only after [`AddGroupError::Device`] must the pool stop writing.
+    /// See [`AddGroupError`]. Only after [`AddGroupError::Device`] must the pool stop writing.
     pub fn begin_leaving(&self, disk_group: u8) -> Result<(), AddGroupError> {
-        self.volume.say_leaving(disk_group)
+        self.volume.membership().say_leaving(disk_group)
     }
 
-    /// Makes `device` a further member of the disk group that has the member in slot `beside`: see
-    /// [`Volume::begin_attach`]. `superblock`, the current label, becomes what the labels say.
+    /// Attaches `device` to the disk group of the member in slot `beside`: see
+    /// [`Membership::begin_attach`](crate::volume::membership::Membership::begin_attach). Sets
+    /// `superblock`, the current label, to the written one.
     ///
     /// # Errors
     ///
@@ -230,94 +216,86 @@ impl Changing<'_> {
         device: SharedDevice,
         id: [u8; 16],
     ) -> Result<usize, AttachError> {
-        self.volume.lay_over(superblock).map_err(|_| AttachError::Often)?;
-        let slot = self.volume.begin_attach(beside, device, id)?;
-        self.volume.take_label(superblock);
+        self.volume.membership().lay_over(superblock);
+        let slot = self.volume.membership().begin_attach(beside, device, id)?;
+        self.volume.membership().take_label(superblock);
         Ok(slot)
     }
 
-    /// Adds a disk group to an open pool; `superblock`, the current label, becomes what the labels
-    /// say. Before they say that it is there `look` is asked, with the geometry that the pool has
-    /// then: if it fails nothing is added. Returns the number of the disk group. See the module's
-    /// header.
+    /// Adds a disk group, and returns its number. `look` gets the geometry with the disk group
+    /// before the labels get *online*, and may cancel by an error. Sets `superblock`, the current
+    /// label, to the written one.
     ///
     /// # Errors
     ///
-    /// That of `look`, and see [`AddGroupError`]; only after [`AddGroupError::Device`] must the
+    /// The error of `look`, or see [`AddGroupError`]. Only after [`AddGroupError::Device`] must the
     /// pool stop writing.
     pub fn add_group<E: From<AddGroupError>>(
         &self,
         superblock: &mut Superblock,
-        new: &NewGroup,
+        new: &DiskGroupSpec,
         look: impl FnOnce(&Geometry) -> Result<(), E>,
     ) -> Result<u8, E> {
-        let plan = |superblock: &Superblock| Ok((Volume::plan_group(superblock, new)?, None));
+        let plan = |superblock: &Superblock| Ok((Membership::plan_group(superblock, new)?, None));
         self.add_planned(superblock, new, plan, |addition| look(addition.geometry()))
     }
 
-    /// Adds what is planned: a disk group, for data or the journal, or the device of one as a
-    /// member of a round-robin. `look` is asked, or does what else is needed, when the new members
-    /// have their labels.
+    /// Adds a disk group, or a round-robin member. `look` runs when the added members have labels.
     pub(super) fn add_planned<E: From<AddGroupError>>(
         &self,
         superblock: &mut Superblock,
-        new: &NewGroup,
+        new: &DiskGroupSpec,
         plan: impl FnOnce(&Superblock) -> Result<(DiskGroup, Option<Lane>), E>,
-        look: impl FnOnce(&Addition<'_>) -> Result<(), E>,
+        look: impl FnOnce(&DiskGroupAddition<'_>) -> Result<(), E>,
     ) -> Result<u8, E> {
-        let old_parts = self.volume.parts_now(superblock);
+        let old_parts = self.volume.membership().parts_now(superblock);
         let planned = plan(superblock)?;
-        let addition = self.volume.begin_adding(superblock, new, old_parts, planned)?;
+        let addition =
+            self.volume.membership().begin_adding(superblock, new, old_parts, planned)?;
         let prepared = addition.prepare().map_err(AddGroupError::NewDevice).map_err(E::from);
         let looked = prepared.and_then(|()| look(&addition));
         if let Err(error) = looked.and_then(|()| Ok(addition.say_online()?)) {
             addition.give_up(superblock)?;
             return Err(error);
         }
-        Ok(self.volume.end_adding(addition, superblock))
+        Ok(self.volume.membership().end_adding(addition, superblock))
     }
 }
 
-/// A disk group that is being added.
-pub(super) struct Addition<'n> {
-    new: &'n NewGroup,
-    /// The edition of the volume that has it.
-    edition: usize,
+pub(super) struct DiskGroupAddition<'n> {
+    new: &'n DiskGroupSpec,
     set: Arc<MemberSet>,
     plan: DiskGroup,
-    /// What its device becomes, if it is to be one of another disk group.
+    /// The round-robin that the device joins, if any.
     lane: Option<Lane>,
-    old_parts: Vec<Part>,
-    new_parts: Vec<Part>,
-    /// The label when it is there.
+    old_parts: Vec<PoolPart>,
+    new_parts: Vec<PoolPart>,
     coming: Superblock,
 }
 
-impl Addition<'_> {
-    /// Returns the geometry that the pool has when it is there.
+impl DiskGroupAddition<'_> {
     pub(super) fn geometry(&self) -> &Geometry {
         &self.coming.geometry
     }
 
-    pub(super) fn new_parts(&self) -> &[Part] {
+    pub(super) fn new_parts(&self) -> &[PoolPart] {
         &self.new_parts
     }
 
-    /// Overwrites what may lie where descriptors will, and writes the labels of the new members.
     fn prepare(&self) -> Result<(), DeviceError> {
-        let Addition { plan, new_parts: parts, .. } = self;
+        let DiskGroupAddition { plan, new_parts: parts, .. } = self;
         let geometry = &self.coming.geometry;
         let stripe = plan.layout.stripe(plan.slots.len());
-        let on = (geometry.offset_in(plan), plan.member_bytes);
-        let range = geometry.range_on((plan.number, plan.first_group), on, stripe);
+        let on = (geometry.group_layout().offset_in(plan), plan.member_bytes);
+        let range = geometry.group_layout().range_on((plan.number, plan.first_group), on, stripe);
         let range = range.filter(|_| !plan.has_journal);
         let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
         let count = range.map_or(0, |range| range.count);
         let offsets = (0..u64::from(count)).map(|group| on.0 + group * group_bytes);
         let mut places = parts.iter().flat_map(|part| offsets.clone().map(move |at| (part, at)));
-        let wipe = |(part, offset): (&Part, u64)| {
+        let wipe = |(part, offset): (&PoolPart, u64)| {
             let data = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
-            part.composite.submit(Purpose::Home, Operation::Write { offset, data })
+            part.composite.submit(IoPurpose::Home, DeviceOperation::Write { offset, data })
         };
         loop {
             let tickets: Vec<Ticket> = places.by_ref().take(WIPED_AT_ONCE).map(wipe).collect();
@@ -326,27 +304,23 @@ impl Addition<'_> {
             }
             tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?;
         }
-        parts.iter().try_for_each(|part| part.composite.flush(Purpose::Home))?;
+        parts.iter().try_for_each(|part| part.composite.flush(IoPurpose::Home))?;
         let Some(label) = self.set.label() else { return Ok(()) };
-        if planted::is(Planted::AddedBeforeAdding) {
-            return Ok(());
-        }
         parts.iter().try_for_each(|part| part.composite.members().write_own_labels(&label))
     }
 
-    /// Says in the labels of all members that the disk group is there, durably.
     fn say_online(&self) -> Result<(), AddGroupError> {
-        let Addition { new, set, plan, new_parts, .. } = self;
+        let DiskGroupAddition { new, set, plan, new_parts, .. } = self;
         new_parts.iter().for_each(|part| part.composite.members().join_roster());
         let (mut placed, mut written) = (Ok(()), Ok(()));
         let said = set.change(|slots, label| {
-            if self.lane.is_some() && !planted::is(Planted::LaneOfOlderLabel) {
-                // CRASH: from now on its label is held against those of the other members of the
-                // round-robin, which somebody may have written since it got one.
+            if self.lane.is_some() && !planted!(LaneOfOlderLabel) {
+                // CRASH: from this update on an open compares the label with those of the other
+                // round-robin members, which may have been written since the label *adding*.
                 let own = new_parts.iter().map(|part| part.composite.members());
                 written = own.into_iter().try_for_each(|own| own.write_own_labels(label));
                 if written.is_err() {
-                    return Change::Nothing;
+                    return LabelChange::Nothing;
                 }
             }
             note_paths(label, slots);
@@ -354,31 +328,28 @@ impl Addition<'_> {
                 add_to(label, new, plan);
             }
             placed = go_online(label, plan.number, self.lane);
-            if placed.is_ok() { Change::States } else { Change::Nothing }
+            if placed.is_ok() { LabelChange::States } else { LabelChange::Nothing }
         });
-        // Whoever gives up writes the labels of the others once more: if one of these has failed it
-        // says so then.
+        // The caller's `give_up` finds out whether an old member failed.
         said.and(written).map_err(AddGroupError::NewDevice)?;
         Ok(placed?)
     }
 
-    /// Takes the disk group out of the labels again, durably, and then the labels off its devices.
+    /// Drops the disk group from the labels, durably, and then blanks its devices.
     fn give_up(self, superblock: &mut Superblock) -> Result<(), AddGroupError> {
-        if !planted::is(Planted::AddedLeftBehind) {
-            self.new_parts.iter().for_each(|part| part.composite.members().leave_roster());
-        }
+        self.new_parts.iter().for_each(|part| part.composite.members().leave_roster());
         self.set.change(|_, label| {
             if self.lane.is_some() {
                 not_a_lane(label, &self.plan);
             }
             label.take_out(self.plan.number);
-            Change::States
+            LabelChange::States
         })?;
         if let Some(label) = self.set.label() {
             superblock.sequence = label.sequence;
             take_table(superblock, &label);
         }
-        // CRASH: no label lists them any more; what is left on them is believed by nobody.
+        // CRASH: no label lists the devices, so an open does not use a label left on them.
         for (device, _) in &self.new.devices {
             if let Err(error) = blank_label(device) {
                 tracing::warn!("{error}; the device is of no pool, and may still have a label");
@@ -388,13 +359,16 @@ impl Addition<'_> {
     }
 }
 
-impl Volume {
-    /// Says what adding `new` would make of the pool whose label is `superblock`.
+impl<'a> Membership<'a> {
+    /// Plans the addition of `new`.
     ///
     /// # Errors
     ///
     /// See [`AddGroupError`]. Nothing was written.
-    pub fn plan_group(superblock: &Superblock, new: &NewGroup) -> Result<DiskGroup, AddGroupError> {
+    pub fn plan_group(
+        superblock: &Superblock,
+        new: &DiskGroupSpec,
+    ) -> Result<DiskGroup, AddGroupError> {
         let (geometry, width) = (&superblock.geometry, new.devices.len());
         let widths = new.layout.widths();
         if !widths.contains(&width) {
@@ -425,13 +399,13 @@ impl Volume {
         if new.roles.metadata && new.layout == Layout::RoundRobin {
             return Err(AddGroupError::MetadataOnRoundRobin);
         }
-        // What can be the main one can have the log.
+        // A group that can become the main one must take the log.
         let takes_log = check_sectors(superblock, infos().cloned());
         let has_sectors = takes_log.is_ok();
         if new.roles.metadata || new.roles.journal {
             takes_log?;
         }
-        if new.roles == Roles::JOURNAL {
+        if new.roles == DiskGroupRoles::JOURNAL {
             return plan_journal(superblock, new.layout, (number, slots), smallest);
         }
         let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
@@ -441,22 +415,21 @@ impl Volume {
             group_bytes,
         };
         let roles = match has_sectors {
-            true => geometry.with_room(new.roles, new.layout, smallest.size_bytes),
+            true => geometry.group_layout().with_room(new.roles, new.layout, smallest.size_bytes),
             false => new.roles,
         };
-        let on = (geometry.offset_for(roles), smallest.size_bytes);
-        let fits = geometry.range_on((number, 0), on, stripe).is_some();
+        let on = (geometry.group_layout().offset_for(roles), smallest.size_bytes);
+        let fits = geometry.group_layout().range_on((number, 0), on, stripe).is_some();
         if !fits || smallest.size_bytes < POOL_BYTES_MIN {
             return Err(too_small());
         }
         let kind = (new.layout, roles);
-        let plan = geometry.plan_added(number, kind, slots, smallest.size_bytes);
+        let plan = geometry.group_layout().plan_added(number, kind, slots, smallest.size_bytes);
         plan.ok_or(AddGroupError::TableFull)
     }
 
-    /// Returns the disk groups as parts of a space; the table of `superblock` becomes what the
-    /// labels say.
-    pub(super) fn parts_now(&self, superblock: &mut Superblock) -> Vec<Part> {
+    /// Returns the disk groups as parts, and copies the label's table to `superblock`.
+    pub(super) fn parts_now(&self, superblock: &mut Superblock) -> Vec<PoolPart> {
         let parts = self.parts_of(superblock);
         let label = parts.first().and_then(|first| first.composite.members().label());
         if let Some(label) = label {
@@ -466,61 +439,46 @@ impl Volume {
         parts
     }
 
-    /// Says in the labels of the members that there are that a disk group is being added, durably.
     fn begin_adding<'n>(
         &self,
         superblock: &mut Superblock,
-        new: &'n NewGroup,
-        old_parts: Vec<Part>,
+        new: &'n DiskGroupSpec,
+        old_parts: Vec<PoolPart>,
         (plan, lane): (DiskGroup, Option<Lane>),
-    ) -> Result<Addition<'n>, AddGroupError> {
+    ) -> Result<DiskGroupAddition<'n>, AddGroupError> {
         let Some(first) = old_parts.first() else { return Err(AddGroupError::TableFull) };
         let set = Arc::clone(first.composite.members());
-        // It leaves some day, too.
-        let edition = self.next_edition(changes_to_come(superblock) + CHANGES_TO_LEAVE)?;
         let new_parts = parts_of_new(&set, superblock, new, &plan)?;
         let mut coming = superblock.clone();
         add_to(&mut coming, new, &plan);
         go_online(&mut coming, plan.number, lane)?;
-        if !planted::is(Planted::AddedBeforeAdding) {
-            set.change(|slots, label| {
-                note_paths(label, slots);
-                add_to(label, new, &plan);
-                Change::States
-            })?;
-        }
-        Ok(Addition { new, edition, set, plan, lane, old_parts, new_parts, coming })
+        set.change(|slots, label| {
+            note_paths(label, slots);
+            add_to(label, new, &plan);
+            LabelChange::States
+        })?;
+        Ok(DiskGroupAddition { new, set, plan, lane, old_parts, new_parts, coming })
     }
 
-    /// Shows a disk group that the labels say is there.
-    fn end_adding(&self, addition: Addition<'_>, superblock: &mut Superblock) -> u8 {
-        let Addition { edition, set, plan, old_parts: mut parts, new_parts, .. } = addition;
+    fn end_adding(&self, addition: DiskGroupAddition<'_>, superblock: &mut Superblock) -> u8 {
+        let DiskGroupAddition { set, plan, old_parts: mut parts, new_parts, .. } = addition;
         if let Some(label) = set.label() {
             superblock.sequence = label.sequence;
             take_table(superblock, &label);
         }
         parts.extend(new_parts);
-        self.set_parts(edition, named(parts, superblock), superblock);
+        self.set_parts(named(parts, superblock), superblock);
         plan.number
     }
 
-    /// Returns the number of the next edition, if `kept` more are left behind it.
-    pub(super) fn next_edition(&self, kept: usize) -> Result<usize, AddGroupError> {
-        let number = self.editions.current.load(std::sync::atomic::Ordering::Acquire) + 1;
-        if number + kept < EDITIONS_MAX { Ok(number) } else { Err(AddGroupError::Often) }
-    }
-
-    /// Waits for whoever changes the disk groups, and lets nobody else begin until the answer is
-    /// dropped. LOCK: above that of the allocator, for an addition holds it while it writes.
+    /// Waits for the exclusive right to change disk groups. LOCK: taken before the allocator's
+    /// lock.
     #[must_use]
-    pub fn changing(&self) -> Changing<'_> {
-        Changing { volume: self, _held: self.editions.changing.lock() }
+    pub fn changing(&self) -> LayoutChangeGuard<'a> {
+        LayoutChangeGuard { volume: self.0, _held: self.0.editions.changing.lock() }
     }
 
-    /// See [`Changing::begin_leaving`].
     fn say_leaving(&self, disk_group: u8) -> Result<(), AddGroupError> {
-        // What is kept for the others an addition has seen to.
-        let number = self.next_edition(CHANGES_TO_LEAVE - 1)?;
         let Some(set) = self.members() else { return Ok(()) };
         let mut placed = Ok(());
         set.change(|_, label| {
@@ -528,53 +486,51 @@ impl Volume {
                 group.state = DiskGroupState::Leaving;
             }
             placed = label.place_added();
-            Change::States
+            LabelChange::States
         })?;
         placed?;
         if let Some(label) = set.label() {
-            self.set_parts(number, self.now().parts.clone(), &label);
+            self.set_parts(self.now().parts.clone(), &label);
         }
         Ok(())
     }
 
-    /// Takes a disk group out in which nothing is in use: the labels of all that remain say so,
-    /// durably, and then those of its own members are blanked.
+    /// Takes out an unused disk group: first the remaining labels drop it, durably, then its own
+    /// labels are blanked.
     ///
     /// # Errors
     ///
-    /// See [`AddGroupError`]; after [`AddGroupError::Device`], what a member said that remains, the
-    /// pool must stop writing.
+    /// See [`AddGroupError`]. After [`AddGroupError::Device`] the pool must stop writing.
     pub fn take_group_out(&self, disk_group: u8) -> Result<(), AddGroupError> {
         self.take_group_out_with(&self.changing(), disk_group)
     }
 
-    /// The same for who changes the disk groups already.
+    /// Takes out an unused disk group, with the exclusive right held.
     pub(super) fn take_group_out_with(
         &self,
-        _changing: &Changing<'_>,
+        _changing: &LayoutChangeGuard<'_>,
         disk_group: u8,
     ) -> Result<(), AddGroupError> {
         let Some(set) = self.members() else { return Ok(()) };
         let main = self.geometry().main;
-        let of = |part: &&Part| part.disk_group == disk_group && disk_group != main;
-        let leaving: Vec<Part> = self.now().parts.iter().filter(of).cloned().collect();
+        let of = |part: &&PoolPart| part.disk_group == disk_group && disk_group != main;
+        let leaving: Vec<PoolPart> = self.now().parts.iter().filter(of).cloned().collect();
         if leaving.is_empty() {
             return Ok(());
         }
-        let number = self.next_edition(0)?;
         leaving.iter().for_each(|part| part.composite.members().leave_roster());
         set.change(|_, label| {
             label.take_out(disk_group);
-            Change::States
+            LabelChange::States
         })?;
         let mut parts = self.now().parts.clone();
         parts.retain(|part| part.disk_group != disk_group);
         if let Some(label) = set.label() {
-            self.set_parts(number, parts, &label);
+            self.set_parts(parts, &label);
         }
-        // CRASH: no label lists them any more; what is left on them is believed by nobody.
-        let asked = |part: &&Part| !part.composite.members().is_lost();
-        let (asked, lost): (Vec<&Part>, Vec<&Part>) = leaving.iter().partition(asked);
+        // CRASH: no label lists the devices, so an open does not use a label left on them.
+        let asked = |part: &&PoolPart| !part.composite.members().is_lost();
+        let (asked, lost): (Vec<&PoolPart>, Vec<&PoolPart>) = leaving.iter().partition(asked);
         lost.iter().for_each(|part| drop(part.composite.members().let_go_of_all()));
         let devices = asked.iter().flat_map(|part| part.composite.members().let_go_of_all());
         for device in devices {
@@ -585,9 +541,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns the disk groups as parts of a space; the first of a pool that had one device becomes
-    /// one.
-    pub(super) fn parts_of(&self, superblock: &Superblock) -> Vec<Part> {
+    /// Returns the disk groups as parts. A single device first gets a layout.
+    pub(super) fn parts_of(&self, superblock: &Superblock) -> Vec<PoolPart> {
         let edition = self.now();
         if !edition.parts.is_empty() {
             return edition.parts.clone();
@@ -598,7 +553,7 @@ impl Volume {
                 Some(lone) => lone.own()?,
                 None => Arc::clone(&edition.device),
             };
-            let slots = vec![Slot::new(Some(device), MemberState::Online)];
+            let slots = vec![MemberSlot::new(Some(device), MemberState::Online)];
             let label = Some((superblock.clone(), superblock.sequence));
             let needed = needed_of(Layout::Single, 1);
             let slots = (superblock.slots.clone(), slots);
@@ -608,39 +563,37 @@ impl Volume {
             }
             layout_over(superblock, None, set).ok()
         });
-        let part = |composite| Part { disk_group: superblock.geometry.main, lane: None, composite };
+        let part =
+            |composite| PoolPart { disk_group: superblock.geometry.main, lane: None, composite };
         composite.into_iter().map(part).collect()
     }
 
-    /// What is still asked of the one device that the pool lay on goes from now on to the one of
-    /// `parts` that has it, which has allocation group 0.
-    fn hand_over(&self, parts: &[Part], geometry: &Geometry) {
+    /// Redirects late requests for the single device to the part with allocation group 0.
+    fn hand_over(&self, parts: &[PoolPart], geometry: &Geometry) {
         if let Some(lone) = self.editions.lone.get() {
-            let number = geometry.disk_group_of(0);
+            let number = geometry.group_layout().disk_group_of(0);
             let own = parts.iter().find(|part| Some(part.disk_group) == number);
             let layout =
-                |part: &Part| -> SharedDevice { Arc::<dyn Composite>::clone(&part.composite) };
+                |part: &PoolPart| -> SharedDevice { Arc::<dyn Composite>::clone(&part.composite) };
             lone.hand_over(own.map(layout));
         }
     }
 
-    /// Lays a layout over the one device of a pool, to which others can come then.
-    fn lay_over(&self, superblock: &Superblock) -> Result<(), AddGroupError> {
+    /// Puts a layout over a single device, so that others can be attached.
+    fn lay_over(&self, superblock: &Superblock) {
         if self.composite().is_some() || self.below().is_some() {
-            return Ok(());
+            return;
         }
-        let number = self.next_edition(changes_to_come(superblock))?;
         let parts = self.parts_of(superblock);
-        let Some(first) = parts.first().cloned() else { return Ok(()) };
+        let Some(first) = parts.first().cloned() else { return };
         self.hand_over(&parts, self.geometry());
         let (composite, geometry) = (Some(Arc::clone(&first.composite)), self.geometry().clone());
         let device: SharedDevice = first.composite;
-        self.set_edition(number, Edition { device, composite, below: None, parts, geometry });
-        Ok(())
+        self.set_edition(Edition { device, composite, below: None, parts, geometry });
     }
 
-    /// The pool lies on `parts` from now on, as `superblock` says.
-    pub(super) fn set_parts(&self, number: usize, parts: Vec<Part>, superblock: &Superblock) {
+    /// Makes `parts`, with the geometry of `superblock`, the current edition.
+    pub(super) fn set_parts(&self, parts: Vec<PoolPart>, superblock: &Superblock) {
         let geometry = superblock.geometry.clone();
         let Some((first, added)) = parts.split_first() else { return };
         self.hand_over(&parts, &geometry);
@@ -648,38 +601,17 @@ impl Volume {
         let composite: Arc<dyn Composite> = Arc::<Groups>::clone(&groups);
         let device: SharedDevice = groups;
         let (composite, below) = (Some(composite), None);
-        self.set_edition(number, Edition { device, composite, below, parts, geometry });
+        self.set_edition(Edition { device, composite, below, parts, geometry });
     }
 }
 
-/// Times that a disk group changes which is reshaped until it lies as any other: as what it has
-/// become, and as long as it can be.
-const CHANGES_TO_END_RESHAPE: usize = 2;
-
-/// Returns how many times disk groups will change until all that were added are gone, and what is
-/// reshaped lies as any other.
-pub(super) fn changes_to_come(superblock: &Superblock) -> usize {
-    let of = |group: &DiskGroup| match group.state {
-        DiskGroupState::Online => CHANGES_TO_LEAVE,
-        DiskGroupState::Adding | DiskGroupState::Leaving => CHANGES_TO_LEAVE - 1,
-    };
-    let geometry = &superblock.geometry;
-    let to_end = match (geometry.reshape, geometry.last_groups) {
-        (Some(_), _) => CHANGES_TO_END_RESHAPE,
-        (None, Some(_)) => CHANGES_TO_END_RESHAPE + 1,
-        (None, None) => 0,
-    };
-    superblock.added.iter().map(of).sum::<usize>() + to_end
-}
-
-/// Returns the lowest slots that nobody is in.
 fn free_slots(members: &[Member], width: usize) -> Slots {
     let is_free = |slot: &usize| members.get(*slot).is_none_or(Member::is_gone);
     (0..).filter(is_free).take(width).collect()
 }
 
-/// Notes where the members that are there were opened.
-pub(super) fn note_paths(label: &mut Superblock, slots: &[Slot]) {
+/// Stores the current paths of present members in the label.
+pub(super) fn note_paths(label: &mut Superblock, slots: &[MemberSlot]) {
     for (member, slot) in label.members.iter_mut().zip(slots) {
         let name = slot.device.as_ref().map(|device| device.info().name.as_bytes());
         if let Some(name) = name.filter(|name| name.starts_with(b"/")) {
@@ -688,8 +620,7 @@ pub(super) fn note_paths(label: &mut Superblock, slots: &[Slot]) {
     }
 }
 
-/// Adds members and disk group to the table of a label.
-fn add_to(label: &mut Superblock, new: &NewGroup, plan: &DiskGroup) {
+fn add_to(label: &mut Superblock, new: &DiskGroupSpec, plan: &DiskGroup) {
     while label.members.len() < plan.slots.end() {
         label.members.push(Member::gone());
     }
@@ -708,19 +639,18 @@ fn add_to(label: &mut Superblock, new: &NewGroup, plan: &DiskGroup) {
 fn parts_of_new(
     first: &Arc<MemberSet>,
     superblock: &Superblock,
-    new: &NewGroup,
+    new: &DiskGroupSpec,
     plan: &DiskGroup,
-) -> Result<Vec<Part>, AddGroupError> {
+) -> Result<Vec<PoolPart>, AddGroupError> {
     debug_assert!(new.devices.len() <= LAYOUT_SLOTS_MAX);
     let slot = |(device, _): &(SharedDevice, [u8; 16])| {
-        Slot::new(Some(Arc::clone(device)), MemberState::Online)
+        MemberSlot::new(Some(Arc::clone(device)), MemberState::Online)
     };
-    let slots: Vec<Slot> = new.devices.iter().map(slot).collect();
+    let slots: Vec<MemberSlot> = new.devices.iter().map(slot).collect();
     Ok(parts_over(first, superblock, plan, slots)?)
 }
 
-/// Says in a label that a disk group is there, and where its groups are; or that its device is one
-/// of another disk group.
+/// Puts a disk group online in a label, or joins its device to round-robin `lane`.
 fn go_online(
     label: &mut Superblock,
     number: u8,

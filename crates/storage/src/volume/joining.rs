@@ -1,88 +1,83 @@
-//! A device takes the place of a member: it gets every write from the first moment, and what it
-//! should have of all that was there before is made anew on it, from the start of the pool to its
-//! end. How that is done of one piece the layout knows
-//! ([`super::composite::Composite::begin_remake`]).
+//! Replacing a member. The replacement gets every write at once. A rebuild walks from the start of
+//! the pool to its end, in pieces ([`super::composite::Composite::piece_at`]).
 //!
 //! # Invariants
 //!
-//! - JN1: What lies below the cursor is on the joining member what the others say that it should
-//!   be, whatever was written since. A piece is made anew while its range is held (RH1): a write
-//!   before it went to the others and is read with it, a write after it goes to the joining member
-//!   too.
-//! - JN2: Whoever walks says how a piece is kept, and sees to it that nothing there comes to be
-//!   kept in another way before the piece is done.
+//! - JN1: Below the cursor the joining member stays up to date with the others. A piece is rebuilt
+//!   while its range is held (RH1), so the rebuild reads every earlier write, and every later write
+//!   goes to the joining member too.
+//! - JN2: The caller names the redundancy of a piece, and ensures that it does not change during
+//!   the rebuild of the piece.
 //!
 //! # Crashes
 //!
-//! The cursor is in the table of the labels, and what lies below it was flushed before. The walk
-//! goes on from there. What a crash leaves of writes below the cursor is what it may leave of any
-//! member: recovery writes home to the joining one as well, without looking at what it has.
+//! The cursor is in the labels, and everything below it was flushed before, so the walk resumes
+//! there. Writes below the cursor may be torn as on any member: recovery rewrites home locations on
+//! the joining member too.
 //!
-//! The superblocks of a member are its own, and are not copied. Decision 0066 has the argument for
+//! Each member has superblocks of its own, which are not copied. Decision 0066 has the argument for
 //! stripes.
 
+use super::Membership;
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use format::disk_group::{DiskGroup, GroupRange};
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
-use format::members::{Member, MemberState};
+use format::members::{Layout, Member, MemberState};
 use format::missed::part_bytes;
 use format::superblock::{SUPERBLOCK_BYTES, Superblock};
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
-use super::Volume;
-use super::composite::{Choose, Remade, ToRemake};
-use super::set::Change;
-use super::slot::{Slot, Stay};
+use super::composite::{Choose, RebuildRequest, RebuiltPiece};
+use super::set::LabelChange;
+use super::slot::{MemberSlot, MemberTenure};
 use crate::convert::to_u64;
 use crate::device::{DeviceError, SharedDevice};
 
-/// Unit of the cursor, and a piece of what all members hold alike.
+/// Unit of the cursor, and of pieces outside stripes.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
-/// Pieces that are read while one is put together and written.
 const READ_AHEAD_MAX: usize = 2;
 
-/// Why a device cannot take the place of a member.
+/// Why a device cannot replace a member.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplaceError {
     /// Only pools of several devices have members to replace.
     #[error(
-        "the pool lies on one device, and there is no other copy: `device add --mirror` attaches \
-         one, and the first can be removed then"
+        "the pool lies on one device, and there is no other copy: `holdfast device add POOL NEW \
+         --mirror OLD` attaches one, and `holdfast device remove POOL OLD --accept-no-redundancy` \
+         removes the old one then"
     )]
     NotSeveral,
-    /// Name another.
+    /// Name another slot.
     #[error("there is no member in slot {slot}")]
     NoSlot {
-        /// Which was named.
+        /// Slot.
         slot: usize,
     },
-    /// Replace another first, or attach one that is missing.
-    #[error(
-        "without the member in slot {slot} too few have all that the pool holds: replace or attach \
-         another first, or, where it holds what no other does, add the new device (holdfast device \
-         add --mirror, or --stripe) and then remove the old one (holdfast device remove)"
-    )]
+    /// Replace another member first, or bring one back.
+    #[error("without the member in slot {slot} too few have all that the pool holds: {way}")]
     Needed {
-        /// Which was named.
+        /// Slot.
         slot: usize,
+        /// What to do instead, by the kind of its disk group.
+        way: &'static str,
     },
-    /// Wait for it, or let it fail.
+    /// Wait until the rebuild of the joining member is complete.
     #[error("the member in slot {slot} is joining already: wait until it has all")]
     Joins {
-        /// Which one.
+        /// Slot.
         slot: usize,
     },
     /// Give a larger device.
     #[error("{device}: {found_bytes} bytes, and a member has {needed_bytes}: give a larger device")]
     TooSmall {
-        /// Its name.
+        /// Device name.
         device: String,
-        /// How large it is.
+        /// Bytes of the device.
         found_bytes: u64,
-        /// How large it must be.
+        /// Bytes required.
         needed_bytes: u64,
     },
     /// Give another device.
@@ -91,34 +86,59 @@ pub enum ReplaceError {
          a device with smaller sectors, or mount the pool with it in place"
     )]
     Sectors {
-        /// Its name.
+        /// Device name.
         device: String,
-        /// Of the device.
+        /// Sector bytes of the device.
         found_bytes: u32,
-        /// Of the pool.
+        /// Sector bytes of the pool.
         most_bytes: u32,
     },
-    /// Choose again.
+    /// Choose another spare.
     #[error("the device is a spare of the pool no longer")]
     NoSpare,
-    /// What a member said: the pool must stop writing.
+    /// A member error: the pool must stop writing.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-/// How far a walk is.
+impl ReplaceError {
+    /// Returns the refusal for the member in `slot`, which holds what no other does.
+    #[must_use]
+    pub fn needed(label: &Superblock, slot: usize) -> ReplaceError {
+        let added = label.added.iter().find(|group| group.slots.contains(slot));
+        let way = match added.map_or(label.layout, |group| group.layout) {
+            Layout::Mirror | Layout::Raid5 { .. } => {
+                "bring the others back (`holdfast device online POOL DEVICE`) or replace them first"
+            }
+            Layout::Single => {
+                "add a copy (`holdfast device add POOL NEW --mirror OLD`), and remove the old one \
+                 when that has all (`holdfast device remove POOL OLD --accept-no-redundancy`)"
+            }
+            Layout::RoundRobin => "`holdfast device remove POOL OLD` moves its files to the others",
+            Layout::Stripe { .. } => {
+                "add a device (`holdfast device add POOL NEW --stripe OLD`), and remove the old \
+                 one when its job has ended (`holdfast device remove POOL OLD`)"
+            }
+        };
+        ReplaceError::Needed { slot, way }
+    }
+}
+
+/// Progress of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied {
+pub struct MemberCopyProgress {
     /// MiB of the pool that are done.
     pub done_mib: u32,
     /// MiB in all.
     pub total_mib: u32,
 }
 
-impl Volume {
-    /// Puts `device` in the place of the member in `slot`, which gets nothing more from now on. It
-    /// is written to from now on; [`Volume::remake_pieces`] is to make it whole, some pieces at a
-    /// time, and then [`Volume::end_join`] says so.
+impl Membership<'_> {
+    /// Replaces the member in `slot` by `device`, which gets every write from now on, instead of
+    /// the old member.
+    /// [`Membership::rebuild_pieces`](crate::volume::membership::Membership::rebuild_pieces)
+    /// rebuilds it, and [`Membership::end_join`](crate::volume::membership::Membership::end_join)
+    /// makes it online.
     ///
     /// # Errors
     ///
@@ -134,8 +154,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The same with the spare called `id`, if the labels list it still: whoever took it off the
-    /// list may give it to another pool at once.
+    /// Replaces a member by spare `id`, if the label still lists that: otherwise it may be in
+    /// another pool.
     pub(super) fn replace_with_spare(
         &self,
         slot: usize,
@@ -155,7 +175,7 @@ impl Volume {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
         let (name, found_bytes) = (device.info().name.clone(), device.info().size_bytes);
         let mut refusal = None;
-        // CRASH: its label is the last to be written (see `change_last`).
+        // CRASH: the label of the replacement is written last (see `change_last`).
         members.change_last(Some(slot), |slots, label| {
             refusal = self.cannot_replace(slots, label, slot, &device).err();
             if is_spare && !label.spares.iter().any(|spare| spare.id == id) {
@@ -163,28 +183,27 @@ impl Volume {
             }
             let (Some(at), Some(member)) = (slots.get_mut(slot), label.members.get_mut(slot))
             else {
-                return Change::Nothing;
+                return LabelChange::Nothing;
             };
             if refusal.is_some() {
-                return Change::Nothing;
+                return LabelChange::Nothing;
             }
-            let id = if planted::is(Planted::ReplacedKeepsIdentity) { member.id } else { id };
+            let id = if planted!(ReplacedKeepsIdentity) { member.id } else { id };
             *member = Member::new(id, found_bytes);
             if name.starts_with('/') {
                 member.set_path(name.as_bytes());
             }
-            *at = Slot::new(Some(device), MemberState::Joining);
+            *at = MemberSlot::new(Some(device), MemberState::Joining);
             label.spares.retain(|spare| spare.id != id);
-            Change::States
+            LabelChange::States
         })?;
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Refuses a device that cannot take the place of the member in `slot`, by what the members and
-    /// the label are now. Called with the label's lock held.
+    /// Refuses an unfit replacement. LOCK: under the label's lock.
     fn cannot_replace(
         &self,
-        slots: &[Slot],
+        slots: &[MemberSlot],
         label: &Superblock,
         slot: usize,
         device: &SharedDevice,
@@ -198,12 +217,11 @@ impl Volume {
             return Err(ReplaceError::Joins { slot });
         }
         if !set.can_lose_of(slots, slot) {
-            return Err(ReplaceError::Needed { slot });
+            return Err(ReplaceError::needed(label, slot));
         }
         Ok(())
     }
 
-    /// Refuses a device that could be no member in `slot` of the pool whose label is `label`.
     pub(super) fn check_fits(
         &self,
         label: &Superblock,
@@ -224,33 +242,33 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns the slot of the member that is joining, and how far it is.
+    /// Returns the slot of the joining member, and its progress.
     #[must_use]
-    pub fn joining(&self) -> Option<(usize, Copied)> {
+    pub fn joining(&self) -> Option<(usize, MemberCopyProgress)> {
         let members = self.members()?;
-        let is_joining = |slot: &Slot| slot.state == MemberState::Joining && slot.device.is_some();
+        let is_joining =
+            |slot: &MemberSlot| slot.state == MemberState::Joining && slot.device.is_some();
         let slot = members.all().iter().position(is_joining)?;
         let label = members.label()?;
         let walked = self.walked_for(&label, slot);
         let first_mib = u32::try_from(walked.start / PIECE_BYTES).unwrap_or(u32::MAX);
         let done_mib = label.members.get(slot)?.copied_mib.max(first_mib);
-        Some((slot, Copied { done_mib, total_mib: total_mib(walked.end) }))
+        Some((slot, MemberCopyProgress { done_mib, total_mib: total_mib(walked.end) }))
     }
 
-    /// Returns the stay of the member in `slot`; `None`: there is no such slot.
+    /// Returns which member is in `slot`. `None` past the last slot.
     #[must_use]
-    pub fn stay_in(&self, slot: usize) -> Option<Stay> {
+    pub fn stay_in(&self, slot: usize) -> Option<MemberTenure> {
         Some(self.members()?.all().get(slot)?.stay())
     }
 
-    /// Returns the bytes of the pool of which the member in `slot` has a share.
+    /// Returns the range that a rebuild of the member in `slot` walks.
     fn walked_for(&self, label: &Superblock, slot: usize) -> Range<u64> {
         let geometry = self.geometry();
         let group = label.added.iter().find(|group| group.slots.contains(slot));
         if group.is_some_and(|group| group.has_journal) {
-            let journal = geometry.journal_range();
-            let is_planted = planted::is(Planted::JournalNotWalked);
-            return if is_planted { journal.end..journal.end } else { journal };
+            let journal = geometry.group_layout().journal_range();
+            return if planted!(JournalNotWalked) { journal.end..journal.end } else { journal };
         }
         let of_group = |group: &DiskGroup| {
             let is_own = |range: &&GroupRange| {
@@ -260,51 +278,46 @@ impl Volume {
             };
             geometry.added.iter().find(is_own)
         };
-        let range = group.and_then(of_group).map(|range| geometry.bytes_of(range));
+        let range = group.and_then(of_group).map(|range| geometry.group_layout().bytes_of(range));
         range.unwrap_or(0..main_end(geometry))
     }
 
-    /// Returns the bytes of the pool of which the member in `slot` has a share.
+    /// Returns the range that a rebuild of the member in `slot` walks.
     #[must_use]
     pub fn walked(&self, slot: usize) -> Range<u64> {
         let label = self.members().and_then(|members| members.label());
         label.map_or(0..0, |label| self.walked_for(&label, slot))
     }
 
-    /// Returns how many bytes of the pool the member in `slot`, which has come back, has missed;
-    /// `None`: it gets everything.
+    /// Returns the stale bytes of the returning member in `slot`. `None` for a full rebuild.
     #[must_use]
     pub fn missed_bytes(&self, slot: usize) -> Option<u64> {
         let missed = self.members()?.all().get(slot)?.missed?;
         Some(u64::from(missed.count()) * part_bytes(self.geometry()))
     }
 
-    /// Returns the piece of the pool that begins at byte `offset`, or has it: what is walked in one
-    /// step. `None`: it lies behind the end, or there is one device.
+    /// Returns the piece at byte `offset` of the pool. `None` past the end, and on one device.
     #[must_use]
     pub fn piece_at(&self, offset: u64) -> Option<Range<u64>> {
         self.composite()?.piece_at(offset)
     }
 
-    /// Makes what the joining member in `slot` should have of pieces anew, one after the other
-    /// (JN1), and calls `each` with what a piece holds. While one is put together and written,
-    /// those behind it are read ([`READ_AHEAD_MAX`]). With each piece goes how it is kept (JN2).
-    /// Of a page that members of a mirror have differently the copy is taken that `choose` says.
-    /// Returns how many were made: fewer where a write is at the next, to be tried again a little
-    /// later, or where the member is not joining any more.
+    /// Rebuilds pieces for the joining member in `slot`, in order (JN1), with [`READ_AHEAD_MAX`]
+    /// pieces of readahead, and passes each to `each`. `choose` selects among differing mirror
+    /// copies. Returns the number done, which is smaller if a write to the next is in flight (retry
+    /// later), or if the member is no longer joining.
     ///
-    /// Ranges are held while `each` is called: it must wait for nobody.
+    /// LOCK: `each` is called while the next pieces are held, so it must not block.
     ///
     /// # Errors
     ///
-    /// What a member said that gives nothing at all, or that the layout needs. A joining member
-    /// that fails is no error: it is failed then.
-    pub fn remake_pieces(
+    /// A needed member failed. A failed joining member is no error.
+    pub fn rebuild_pieces(
         &self,
         slot: usize,
-        pieces: &[ToRemake],
+        pieces: &[RebuildRequest],
         choose: &Choose<'_>,
-        mut each: impl FnMut(usize, Remade),
+        mut each: impl FnMut(usize, RebuiltPiece),
     ) -> Result<usize, DeviceError> {
         let Some(composite) = self.composite() else { return Ok(0) };
         let (mut left, mut ahead, mut made) = (pieces.iter(), VecDeque::new(), 0);
@@ -313,82 +326,83 @@ impl Volume {
                 && let Some(wanted) = left.next()
             {
                 let hold = composite.try_hold(wanted.piece.clone());
-                if hold.is_none() && !planted::is(Planted::CopiedWithoutHold) {
+                if hold.is_none() && !planted!(CopiedWithoutHold) {
                     left = [].iter();
                     break;
                 }
-                ahead.push_back((hold, composite.begin_remake(slot, wanted, choose)));
+                ahead.push_back((hold, composite.begin_rebuild(slot, wanted, choose)));
             }
             let Some((hold, remaking)) = ahead.pop_front() else { return Ok(made) };
-            let Some(remade) = remaking()? else { return Ok(made) };
+            let Some(rebuilt) = remaking()? else { return Ok(made) };
             drop(hold);
-            each(made, remade);
+            each(made, rebuilt);
             made += 1;
         }
     }
 
-    /// Says in the labels that all below byte `to` of the pool is done, after it is durable;
-    /// nothing if another stay in `slot` has begun.
+    /// Flushes, and then advances the cursor in the labels to byte `to` of the pool, unless another
+    /// `stay` ([`MemberTenure`]) has begun in the slot.
     ///
     /// # Errors
     ///
-    /// What a member said that the layout needs.
-    pub fn note_walked(&self, (slot, stay): (usize, &Stay), to: u64) -> Result<(), DeviceError> {
+    /// A needed member failed.
+    pub fn note_walked(
+        &self,
+        (slot, stay): (usize, &MemberTenure),
+        to: u64,
+    ) -> Result<(), DeviceError> {
         let Some(members) = self.members() else { return Ok(()) };
         let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
-        // CRASH: what lies below the cursor is durable before the labels say so.
+        // CRASH: everything below the cursor is durable before the labels name it.
         if !set.flushes_or_is_lost()? {
             return Ok(());
         }
-        let ahead = if planted::is(Planted::CursorAhead) { PIECE_BYTES } else { 0 };
-        let copied_mib = u32::try_from((to + ahead) / PIECE_BYTES).unwrap_or(u32::MAX);
+        let cursor = if planted!(CursorAhead) { to + PIECE_BYTES } else { to };
+        let copied_mib = u32::try_from(cursor / PIECE_BYTES).unwrap_or(u32::MAX);
         members.change(|slots, label| {
             let is_same = slots.get(slot).is_some_and(|at| at.stay() == *stay);
             let member = label.members.get_mut(slot).filter(|_| is_same);
             if let Some(member) = member.filter(|it| it.state == MemberState::Joining) {
                 member.copied_mib = copied_mib;
-                return Change::Table;
+                return LabelChange::Table;
             }
-            Change::Nothing
+            LabelChange::Nothing
         })
     }
 
-    /// The joining member has all: it is online from now on, unless another stay in `slot` has
-    /// begun than `stay`: what was made is not of that one.
+    /// Puts the rebuilt member online, unless another `stay` has begun in the slot.
     ///
     /// # Errors
     ///
-    /// What a member said that the layout needs.
-    pub fn end_join(&self, slot: usize, stay: &Stay) -> Result<(), DeviceError> {
+    /// A needed member failed.
+    pub fn end_join(&self, slot: usize, stay: &MemberTenure) -> Result<(), DeviceError> {
         let Some(members) = self.members() else { return Ok(()) };
-        if !planted::is(Planted::OnlineBeforeFlush) {
-            // CRASH: all that was made anew is durable before the labels say so.
-            let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
-            if !set.flushes_or_is_lost()? {
-                return Ok(());
-            }
+        // CRASH: the rebuild is durable before the labels call the member online.
+        let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
+        if !planted!(OnlineBeforeFlush) && !set.flushes_or_is_lost()? {
+            return Ok(());
         }
         members.change_last(Some(slot), |slots, _| {
-            let is_same = |at: &&mut Slot| at.state == MemberState::Joining && at.stay() == *stay;
-            let Some(at) = slots.get_mut(slot).filter(is_same) else { return Change::Nothing };
+            let is_same =
+                |at: &&mut MemberSlot| at.state == MemberState::Joining && at.stay() == *stay;
+            let Some(at) = slots.get_mut(slot).filter(is_same) else { return LabelChange::Nothing };
             (at.state, at.missed) = (MemberState::Online, None);
-            Change::States
+            LabelChange::States
         })
     }
 }
 
-/// Where what is walked over ends: the labels at the end of the main disk group begin, or the last
-/// group of another ends.
+/// Returns the end of a walk: of the last added group, or of the main disk group without its
+/// labels.
 pub(super) fn copied_end(geometry: &Geometry) -> u64 {
-    let ends = geometry.added.iter().map(|range| geometry.bytes_of(range).end);
+    let ends = geometry.added.iter().map(|range| geometry.group_layout().bytes_of(range).end);
     ends.max().unwrap_or(0).max(main_end(geometry))
 }
 
-/// Where what the main disk group has of the pool ends.
 fn main_end(geometry: &Geometry) -> u64 {
     match geometry.main_first {
         0 => geometry.device_bytes - 2 * SUPERBLOCK_AREA_BYTES,
-        _ => geometry.main_bytes().end,
+        _ => geometry.group_layout().main_bytes().end,
     }
 }
 
@@ -397,12 +411,11 @@ fn total_mib(end: u64) -> u32 {
     u32::try_from(pieces).expect("the largest pool has 2^31 MiB")
 }
 
-/// Returns the MiB, or what is left of it, that begins at `offset` or has it, up to `end`.
 pub(super) fn mib_at(offset: u64, end: u64) -> Option<Range<u64>> {
     (offset < end).then(|| offset..((offset / PIECE_BYTES + 1) * PIECE_BYTES).min(end))
 }
 
-/// Returns what of `range` is not a superblock at the front of a member.
+/// Returns `range` without the superblock copies at the front.
 pub(super) fn without_labels(range: Range<u64>) -> Vec<Range<u64>> {
     let label_bytes = to_u64(SUPERBLOCK_BYTES);
     let between =

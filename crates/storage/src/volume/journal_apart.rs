@@ -1,25 +1,19 @@
-//! The journal of an open pool moves to devices of its own, or back to the main disk group.
-//!
-//! Whoever calls sees to it that nobody writes the log meanwhile, and says which bytes of the pool
-//! a recovery would read of it.
+//! Moving the journal of an open pool to devices of its own, or back to the main disk group. The
+//! caller keeps the log idle, and passes the ranges that recovery would read.
 //!
 //! # Crashes
 //!
-//! To devices of their own: the labels say *adding*, as for any disk group (`growth.rs`); the new
-//! members get a label; then what a recovery would read is copied to them and flushed, and the
-//! labels of all say *online*. From the first label that says so on the journal is read there, and
-//! it is the same in both places, for nobody has written meanwhile. What goes wrong before is taken
-//! back, also while nobody writes: a label that says *online* must not be found by an open after
-//! the log has gone on in the old place.
+//! *To devices of its own*: as in `growth.rs`. Between the states *adding* and *online* the ranges
+//! are copied and flushed. From the first label with *online* on, an open reads the journal there,
+//! and both places are equal. A failure before that is undone while the log is idle: no open may
+//! find *online* once the log has gone on in the old place.
 //!
-//! Back: what a recovery would read is copied to the main disk group and flushed, then the labels
-//! of all that remain are without the disk group, then its own are blanked.
+//! *Back*: the ranges are copied to the main disk group and flushed. Then the remaining labels drop
+//! the disk group of the journal, and its own labels are blanked. If its last device has failed,
+//! the ranges come from memory (`docs/decisions/0105`).
 //!
-//! Where the last device of the journal has failed, what a recovery would read comes from memory
-//! instead, and nothing is written to that device any more (`docs/decisions/0105`).
-//!
-//! What else lies in the ring where it goes to is of another pool, or older: a record tells its
-//! pool and its position, and positions only rise.
+//! Other contents of the target ring are recognized as foreign or older: a record has the id of its
+//! pool and its position, and positions only grow.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,104 +22,98 @@ use format::disk_group::{DiskGroup, may_have_journal};
 use format::members::Layout;
 use format::slots::Slots;
 use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
+use runtime::{if_planted, planted};
 
-use super::Volume;
 use super::composite::Composite;
-use super::growth::{AddGroupError, Changing, NewGroup};
+use super::growth::{AddGroupError, DiskGroupSpec, LayoutChangeGuard};
 use super::set::MemberSet;
+use super::{Membership, Volume};
 use crate::convert::to_usize;
 use crate::device::{
-    AlignedBuffer, Device, DeviceError, DeviceInfo, Operation, Purpose, SharedBytes,
+    AlignedBuffer, Device, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, SharedBytes,
 };
 
-/// The bytes of the pool that a recovery reads of the journal.
+/// The ranges of the journal, in bytes of the pool, that recovery reads.
 #[derive(Clone, Debug, Default)]
-pub struct Active {
-    /// Its heads, and its records.
+pub struct ActiveJournalRanges {
+    /// Heads and records.
     pub read: Vec<Range<u64>>,
-    /// Behind its end, as far as a chunk reaches: nothing of the log may seem to be there.
+    /// The range behind the end of the log, as long as a chunk. It must not look like log.
     pub behind: Vec<Range<u64>>,
 }
 
-/// What is copied at once.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Writes of a journal that is made anew that are in flight at one time.
+/// Writes in flight while a lost journal is rewritten.
 const WRITTEN_AT_ONCE: usize = 16;
 
-impl Changing<'_> {
-    /// Makes `new` the disk group that has the journal: see the module's header. `active` is
-    /// what a recovery would read of it, and memory has it ([`Volume::note_journal_kept`]).
-    /// `superblock`, the current label, becomes what the labels say. Returns the number of the disk
-    /// group.
+impl LayoutChangeGuard<'_> {
+    /// Adds `new` as the disk group of the journal, and returns its number. `active` are the ranges
+    /// for recovery, which are in memory too ([`Volume::note_journal_kept`]). Sets `superblock`,
+    /// the current label, to the written one.
     ///
     /// # Errors
     ///
-    /// See [`AddGroupError`]; only after [`AddGroupError::Device`] must the pool stop writing, and
-    /// before anybody writes the log.
+    /// See [`AddGroupError`]. Only after [`AddGroupError::Device`] must the pool stop writing,
+    /// before the log goes on.
     pub fn add_journal(
         &self,
         superblock: &mut Superblock,
-        new: &NewGroup,
-        active: &Active,
+        new: &DiskGroupSpec,
+        active: &ActiveJournalRanges,
     ) -> Result<u8, AddGroupError> {
-        let plan = |superblock: &Superblock| Ok((Volume::plan_group(superblock, new)?, None));
+        let plan = |superblock: &Superblock| Ok((Membership::plan_group(superblock, new)?, None));
         self.add_planned(superblock, new, plan, |addition| {
             let to = addition.new_parts().first();
-            let to = to.filter(|_| !planted::is(Planted::JournalNotCopied));
+            let to = to.filter(|_| !planted!(JournalNotCopied));
             let from = self.volume().device().as_ref();
             let copied = to.map_or(Ok(()), |to| copy(from, to.composite.as_ref(), active));
             copied.map_err(AddGroupError::NewDevice)?;
-            // Before anybody else may ask something of it.
+            // Before the first request to the members, in case it fails.
             addition.new_parts().iter().for_each(|part| part.composite.members().note_kept());
             Ok(())
         })
     }
 
-    /// Moves the journal to the main disk group, and takes the one that had it out. `active` is
-    /// what a recovery would read of it.
+    /// Moves the journal back to the main disk group. `active` are the ranges for recovery.
     ///
     /// # Errors
     ///
-    /// As [`Changing::add_journal`].
-    pub fn take_journal_back(&self, active: &Active) -> Result<(), AddGroupError> {
+    /// See [`LayoutChangeGuard::add_journal`].
+    pub fn take_journal_back(&self, active: &ActiveJournalRanges) -> Result<(), AddGroupError> {
         let volume = self.volume();
         let parts = volume.now().parts.clone();
         let number = volume.geometry().journal_group;
         let (Some(first), Some(number)) = (parts.first(), number) else { return Ok(()) };
-        if !planted::is(Planted::JournalNotCopied) {
-            let copied = copy(volume.device().as_ref(), first.composite.as_ref(), active);
-            copied.map_err(AddGroupError::JournalNotMoved)?;
-        }
-        volume.take_group_out_with(self, number)
+        let copied = copy(volume.device().as_ref(), first.composite.as_ref(), active);
+        copied.map_err(AddGroupError::JournalNotMoved)?;
+        volume.membership().take_group_out_with(self, number)
     }
 
-    /// Writes a lost journal to the main disk group, where `log` is all that a recovery would read
-    /// of it, and takes the disk group that had it out.
+    /// Writes the log of a lost journal to the main disk group. `log` is all that recovery would
+    /// read.
     ///
     /// # Errors
     ///
-    /// As [`Changing::add_journal`]: the pool must stop writing after any.
-    pub fn make_journal_anew(&self, log: Vec<Operation>) -> Result<(), AddGroupError> {
+    /// See [`LayoutChangeGuard::add_journal`]. After any error the pool must stop writing.
+    pub fn rebuild_journal(&self, log: Vec<DeviceOperation>) -> Result<(), AddGroupError> {
         let volume = self.volume();
         let number = volume.geometry().journal_group;
         let parts = volume.now().parts.clone();
         let (Some(first), Some(number)) = (parts.first(), number) else { return Ok(()) };
-        if planted::is(Planted::LostLabelledFirst) {
-            volume.take_group_out_with(self, number)?;
-        }
+        if_planted!(LostLabelledFirst, volume.membership().take_group_out_with(self, number)?);
         let mut log = log.into_iter();
         loop {
-            let some: Vec<Operation> = log.by_ref().take(WRITTEN_AT_ONCE).collect();
+            let some: Vec<DeviceOperation> = log.by_ref().take(WRITTEN_AT_ONCE).collect();
             if some.is_empty() {
                 break;
             }
-            let tickets = first.composite.submit_all(Purpose::Journal, some);
+            let tickets = first.composite.submit_all(IoPurpose::Journal, some);
             tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?;
         }
-        // CRASH: of all that there are, for whoever needs the log may need what is home as well.
-        volume.flush(Purpose::Home)?;
-        volume.take_group_out_with(self, number)
+        // CRASH: flushes all disk groups, because recovery from this log relies on earlier writes
+        // to home locations.
+        volume.flush(IoPurpose::Home)?;
+        volume.membership().take_group_out_with(self, number)
     }
 }
 
@@ -136,22 +124,21 @@ impl Volume {
         Some(parts.find(|part| part.disk_group == number)?.composite.members())
     }
 
-    /// Memory has all that a recovery would read of a journal that is apart from now on, as long as
-    /// it is there: the pool does not need its devices.
+    /// Notes that memory holds the journal too, so that the pool survives the loss of its devices.
     pub fn note_journal_kept(&self) {
         if let Some(set) = self.journal_set() {
             set.note_kept();
         }
     }
 
-    /// Whether the last device of a journal that is apart has failed, which memory has
-    /// ([`Volume::note_journal_kept`]). What was made durable there does not count.
+    /// Whether a journal that is in memory too has lost its last device. Commits that are durable
+    /// only there do not count.
     #[must_use]
     pub fn has_lost_journal(&self) -> bool {
         self.journal_set().is_some_and(|set| set.is_lost())
     }
 
-    /// Returns what the devices of a journal that is apart are called.
+    /// Returns the device names of a journal on devices of its own.
     #[must_use]
     pub fn journal_devices(&self) -> Vec<String> {
         let slots = self.journal_set().map(|set| set.view());
@@ -160,26 +147,24 @@ impl Volume {
     }
 }
 
-/// Copies what is active of the journal to the same bytes of a disk group, durably; what lies
-/// behind its end nobody needs to read.
+/// Copies `active` to equal offsets of a disk group, durably, and zeros the range behind the end.
 pub(super) fn copy(
     from: &dyn Device,
     to: &dyn Composite,
-    active: &Active,
+    active: &ActiveJournalRanges,
 ) -> Result<(), DeviceError> {
-    copy_pieces(Purpose::Journal, from, to, &active.read)?;
+    copy_pieces(IoPurpose::Journal, from, to, &active.read)?;
     for range in &active.behind {
         let zeros = AlignedBuffer::zeroed(to_usize(range.end - range.start));
         let data = vec![SharedBytes::from(zeros)];
-        let write = Operation::Write { offset: range.start, data };
-        to.submit(Purpose::Journal, write).wait()?;
+        let write = DeviceOperation::Write { offset: range.start, data };
+        to.submit(IoPurpose::Journal, write).wait()?;
     }
-    to.flush(Purpose::Journal)
+    to.flush(IoPurpose::Journal)
 }
 
-/// Copies `ranges` to the same bytes of a disk group.
 pub(super) fn copy_pieces(
-    purpose: Purpose,
+    purpose: IoPurpose,
     from: &dyn Device,
     to: &dyn Composite,
     ranges: &[Range<u64>],
@@ -188,14 +173,13 @@ pub(super) fn copy_pieces(
         for offset in (range.start..range.end).step_by(to_usize(PIECE_BYTES)) {
             let length = to_usize(PIECE_BYTES.min(range.end - offset));
             let data = vec![SharedBytes::from(from.read(purpose, offset, length)?)];
-            to.submit(purpose, Operation::Write { offset, data }).wait()?;
+            to.submit(purpose, DeviceOperation::Write { offset, data }).wait()?;
         }
     }
     Ok(())
 }
 
-/// Refuses a device whose sectors are longer than those of the pool: what is written of the log
-/// ends at these.
+/// Refuses sectors larger than those of the pool, because log writes fill sectors of that size.
 pub(super) fn check_sectors(
     superblock: &Superblock,
     mut devices: impl Iterator<Item = DeviceInfo>,
@@ -209,8 +193,7 @@ pub(super) fn check_sectors(
     }
 }
 
-/// Returns a disk group for the journal, with the free number and slots that it is given, on
-/// devices of which `smallest` is the smallest.
+/// Plans a disk group for the journal, by its smallest device.
 pub(super) fn plan_journal(
     superblock: &Superblock,
     layout: Layout,
@@ -224,7 +207,7 @@ pub(super) fn plan_journal(
         return Err(AddGroupError::JournalLayout { kind: layout.word() });
     }
     let (device, found_bytes) = (smallest.name.clone(), smallest.size_bytes);
-    let needed_bytes = superblock.geometry.journal_member_bytes();
-    let plan = superblock.geometry.plan_journal(number, layout, slots, found_bytes);
+    let needed_bytes = superblock.geometry.group_layout().journal_member_bytes();
+    let plan = superblock.geometry.group_layout().plan_journal(number, layout, slots, found_bytes);
     plan.ok_or(AddGroupError::JournalTooSmall { device, found_bytes, needed_bytes })
 }

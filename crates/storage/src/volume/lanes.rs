@@ -1,108 +1,106 @@
-//! A device comes to a round-robin of an open pool, or leaves it.
+//! Adding a device to a round-robin of an open pool, or removing one.
 //!
-//! Each device of a round-robin is a part of the space by itself, as a disk group of one device is.
-//! So nothing beneath changes when one comes or goes: what changes is of which disk group the part
-//! is. One that comes is a disk group of its own while it is being added, and becomes one of the
-//! round-robin by the update of the labels that would make that one online. One that leaves becomes
-//! a disk group of its own, that leaves, by one update of the labels; it is emptied and taken out
-//! as any other.
+//! Each member of a round-robin is a part of the space by itself ([`PoolPart`]), so joining or
+//! leaving only changes the disk group of a part. During its addition a device is a disk group of
+//! its own. It joins the round-robin in the label update that puts it online. One label update
+//! makes a removed device a leaving disk group of its own, which is then emptied and taken out like
+//! any other.
 //!
 //! # Invariants
 //!
-//! - DT1: A part has the same allocation groups before and after: no place means another byte.
-//! - DT2: The labels say that a device leaves before any block of it moves, and that it has come
-//!   before any block goes there.
+//! - DT1: A part has the same allocation groups before and after, so each place stays at its byte.
+//! - DT2: The labels list a device as leaving before any block is moved off it, and as added before
+//!   any block is stored on it.
 //!
 //! # Crashes
 //!
-//! *Coming*: as in `growth.rs`: an open that finds *adding* takes the device out again. *Leaving*:
-//! one update, whichever label is newest says of which disk group the device is, and either has
-//! the same allocation groups on it (DT1). Decision 0101 has the argument.
+//! *Adding*: as in `growth.rs`: an open that finds state *adding* takes the device out again.
+//! *Removing*: one update. The newest label decides the disk group of the device, with the same
+//! allocation groups either way (DT1). Decision 0101 has the argument.
 
-use format::disk_group::{DiskGroup, DiskGroupState, Roles};
+use format::disk_group::{DiskGroup, DiskGroupRoles, DiskGroupState};
 use format::geometry::Geometry;
 use format::members::{Layout, MEMBERS_MAX, ROUND_ROBIN_WIDTH_MAX};
 use format::superblock::{DISK_GROUPS_MAX, Superblock};
-use runtime::planted::{self, Planted};
 
-use super::groups::Part;
-use super::growth::{AddGroupError, Addition, Changing, NewGroup, changes_to_come};
-use super::set::Change;
+use super::groups::PoolPart;
+use super::growth::{AddGroupError, DiskGroupAddition, DiskGroupSpec, LayoutChangeGuard};
+use super::set::LabelChange;
 use crate::device::SharedDevice;
 
-/// What the device of a disk group that is being added is to become.
+/// The round-robin and lane of an added device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lane {
-    /// The number of the round-robin.
     pub(super) into: u8,
-    /// Which range it has there: see [`format::lanes`].
+    /// See [`format::lanes`].
     pub(super) at: u8,
 }
 
-/// Why a device cannot come to a round-robin, or leave it.
+/// Why a device cannot join or leave a round-robin.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaneError {
-    /// Name another.
+    /// Name another slot.
     #[error("there is no member in slot {slot}")]
     NoSlot {
-        /// Which was named.
+        /// Slot.
         slot: usize,
     },
     /// Add another disk group.
     #[error(
         "disk group {number} is a {kind}, and only a round-robin, or a single that holds data \
-         alone, has files on one device or another: add a disk group (holdfast group add)"
+         alone, has files on one device or another: add a disk group (`holdfast group add POOL \
+         KIND:NEW,...`)"
     )]
     Kind {
-        /// Its number.
+        /// Disk group.
         number: u8,
-        /// What it is.
+        /// Kind.
         kind: &'static str,
     },
     /// Add another disk group.
     #[error(
         "disk group {number} has {ROUND_ROBIN_WIDTH_MAX} devices, the most of a round-robin: add \
-         another disk group (holdfast group add)"
+         another disk group (`holdfast group add POOL KIND:NEW,...`)"
     )]
     Wide {
-        /// Its number.
+        /// Disk group.
         number: u8,
     },
-    /// Wait until it is gone.
+    /// Wait until the group is gone.
     #[error("disk group {number} leaves the pool, with all of its devices")]
     Leaving {
-        /// Its number.
+        /// Disk group.
         number: u8,
     },
-    /// Give a larger one.
+    /// Give a larger device.
     #[error(
         "{device}: {found_bytes} bytes, and disk group {number} uses {member_bytes} of each of its \
          devices: give a larger device"
     )]
     Small {
-        /// The device.
+        /// Device name.
         device: String,
-        /// Its bytes.
+        /// Size.
         found_bytes: u64,
-        /// The disk group.
+        /// Disk group.
         number: u8,
-        /// What it uses of each member.
+        /// Bytes in use on each member.
         member_bytes: u64,
     },
-    /// Remove a disk group, or wait until one is gone.
+    /// Remove a disk group first.
     #[error(
         "a device that leaves a round-robin is a disk group of its own until it is gone, and a \
          pool has at most {DISK_GROUPS_MAX}: remove one first, or wait until one that leaves is \
          gone"
     )]
     TooMany,
-    /// Bring it back.
+    /// Bring the absent device back.
     #[error(
         "disk group {number} lacks a device, and another can come or go only while all are there"
     )]
     Lacking {
-        /// Its number.
+        /// Disk group.
         number: u8,
     },
     /// See the cause.
@@ -110,16 +108,16 @@ pub enum LaneError {
     Group(#[from] AddGroupError),
 }
 
-/// Takes a device that has come to a round-robin out of that again, if a label says so already.
+/// Undoes the joining of a device to a round-robin, if `label` has it already.
 pub(super) fn not_a_lane(label: &mut Superblock, plan: &DiskGroup) {
     for slot in plan.slots.iter() {
         let _ = label.split_off(slot, plan.number);
     }
 }
 
-/// Says of each part of the space of which disk group it is, as the label does.
-pub(super) fn named(parts: Vec<Part>, label: &Superblock) -> Vec<Part> {
-    let of_label = |part: Part| {
+/// Sets the disk group and lane of each part from the label.
+pub(super) fn named(parts: Vec<PoolPart>, label: &Superblock) -> Vec<PoolPart> {
+    let of_label = |part: PoolPart| {
         let has = |slot| part.composite.members().own_of(slot).is_some();
         let own = label.added.iter().find_map(|group| {
             let at = group.slots.iter().position(has)?;
@@ -128,30 +126,30 @@ pub(super) fn named(parts: Vec<Part>, label: &Superblock) -> Vec<Part> {
             Some((group.number, lane))
         });
         let (disk_group, lane) = own.unwrap_or((part.disk_group, part.lane));
-        Part { disk_group, lane, ..part }
+        PoolPart { disk_group, lane, ..part }
     };
     parts.into_iter().map(of_label).collect()
 }
 
 /// A device that is to leave a round-robin.
 #[derive(Debug)]
-pub struct LeavingLane {
+pub struct LaneRemoval {
     slot: usize,
-    /// Which disk group it is to be.
+    /// Number of the disk group that it becomes.
     number: u8,
-    /// That of the round-robin.
+    /// Number of the round-robin.
     of: u8,
     lane: u8,
 }
 
-impl LeavingLane {
-    /// Returns the number of the disk group that the device is until it is gone.
+impl LaneRemoval {
+    /// Returns the number of the disk group that the device becomes.
     #[must_use]
     pub fn number(&self) -> u8 {
         self.number
     }
 
-    /// Returns the round-robin, and which part of it leaves.
+    /// Returns the number of the round-robin, and the lane that leaves.
     #[must_use]
     pub fn part(&self) -> (u8, u8) {
         (self.of, self.lane)
@@ -179,7 +177,7 @@ fn online_group(label: &Superblock, slot: usize) -> Result<&DiskGroup, LaneError
 fn plan_lane(
     superblock: &Superblock,
     beside: usize,
-    new: &NewGroup,
+    new: &DiskGroupSpec,
 ) -> Result<(DiskGroup, Option<Lane>), LaneError> {
     let group = online_group(superblock, beside)?;
     let number = group.number;
@@ -189,7 +187,7 @@ fn plan_lane(
     if superblock.members.len() + superblock.spares.len() >= MEMBERS_MAX {
         return Err(AddGroupError::TooManyMembers.into());
     }
-    let plan = super::Volume::plan_group(superblock, new)?;
+    let plan = super::Membership::plan_group(superblock, new)?;
     let infos = new.devices.iter().map(|(device, _)| device.info());
     let small = infos.into_iter().find(|info| info.size_bytes < group.member_bytes);
     if let Some(info) = small {
@@ -198,8 +196,8 @@ fn plan_lane(
         return Err(LaneError::Small { device, found_bytes, number, member_bytes });
     }
     let geometry = &superblock.geometry;
-    let on = (geometry.offset_in(group), group.member_bytes);
-    let one = geometry.range_on((number, group.first_group), on, None);
+    let on = (geometry.group_layout().offset_in(group), group.member_bytes);
+    let one = geometry.group_layout().range_on((number, group.first_group), on, None);
     let (at, range) =
         one.and_then(|one| geometry.free_lane(&one)).ok_or(AddGroupError::TableFull)?;
     let (member_bytes, has_metadata) = (group.member_bytes, group.has_metadata);
@@ -207,13 +205,13 @@ fn plan_lane(
     Ok((plan, Some(Lane { into: number, at })))
 }
 
-impl Changing<'_> {
-    /// Makes `device` a further member of the round-robin, or of the single, that has the member in
-    /// slot `beside`: see [`Changing::add_group`].
+impl LayoutChangeGuard<'_> {
+    /// Adds `device` to the round-robin, or single, of the member in slot `beside`: see
+    /// [`LayoutChangeGuard::add_group`].
     ///
     /// # Errors
     ///
-    /// That of `look`, and see [`LaneError`].
+    /// An error of `look`, or see [`LaneError`].
     pub fn add_lane<E: From<AddGroupError> + From<LaneError>>(
         &self,
         superblock: &mut Superblock,
@@ -221,19 +219,22 @@ impl Changing<'_> {
         (device, id): (SharedDevice, [u8; 16]),
         look: impl FnOnce(&Geometry) -> Result<(), E>,
     ) -> Result<(), E> {
-        let new =
-            NewGroup { layout: Layout::Single, devices: vec![(device, id)], roles: Roles::DATA };
+        let new = DiskGroupSpec {
+            layout: Layout::Single,
+            devices: vec![(device, id)],
+            roles: DiskGroupRoles::DATA,
+        };
         let plan = |superblock: &Superblock| Ok(plan_lane(superblock, beside, &new)?);
-        let look = |addition: &Addition<'_>| look(addition.geometry());
+        let look = |addition: &DiskGroupAddition<'_>| look(addition.geometry());
         self.add_planned(superblock, &new, plan, look).map(drop)
     }
 
-    /// Says what becomes of the device in `slot` that is to leave its round-robin. Writes nothing.
+    /// Plans the removal of the device in `slot` from its round-robin. Writes nothing.
     ///
     /// # Errors
     ///
     /// See [`LaneError`].
-    pub fn plan_leaving(&self, slot: usize) -> Result<LeavingLane, LaneError> {
+    pub fn plan_leaving(&self, slot: usize) -> Result<LaneRemoval, LaneError> {
         let volume = self.volume();
         let label = volume.members().and_then(|set| set.label());
         let label = label.ok_or(LaneError::NoSlot { slot })?;
@@ -245,34 +246,25 @@ impl Changing<'_> {
         let number = label.free_group_number().ok_or(LaneError::TooMany)?;
         let mut coming = label.clone();
         coming.split_off(slot, number).map_err(AddGroupError::from)?;
-        volume.next_edition(changes_to_come(&coming))?;
-        Ok(LeavingLane { slot, number, of, lane })
+        Ok(LaneRemoval { slot, number, of, lane })
     }
 
-    /// Says in the labels that a device leaves its round-robin, durably (DT2): an open goes on with
-    /// that.
+    /// Marks a device as leaving its round-robin, durably (DT2). An open resumes the removal.
     ///
     /// # Errors
     ///
-    /// See [`AddGroupError`]; only after [`AddGroupError::Device`] must the pool stop writing.
-    pub fn begin_leaving_lane(&self, leaving: &LeavingLane) -> Result<(), AddGroupError> {
+    /// See [`AddGroupError`]. Only after [`AddGroupError::Device`] must the pool stop writing.
+    pub fn begin_leaving_lane(&self, leaving: &LaneRemoval) -> Result<(), AddGroupError> {
         let volume = self.volume();
-        let edition = volume.next_edition(0)?;
         let Some(set) = volume.members() else { return Ok(()) };
         let mut split = Ok(());
-        let is_planted = planted::is(Planted::LaneLeavesUnsaid);
-        if !is_planted {
-            set.change(|_, label| {
-                split = label.split_off(leaving.slot, leaving.number);
-                if split.is_ok() { Change::States } else { Change::Nothing }
-            })?;
-        }
+        set.change(|_, label| {
+            split = label.split_off(leaving.slot, leaving.number);
+            if split.is_ok() { LabelChange::States } else { LabelChange::Nothing }
+        })?;
         split?;
-        let Some(mut label) = set.label() else { return Ok(()) };
-        if is_planted {
-            label.split_off(leaving.slot, leaving.number)?;
-        }
-        volume.set_parts(edition, named(volume.now().parts.clone(), &label), &label);
+        let Some(label) = set.label() else { return Ok(()) };
+        volume.membership().set_parts(named(volume.now().parts.clone(), &label), &label);
         Ok(())
     }
 }

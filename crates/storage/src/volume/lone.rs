@@ -1,49 +1,46 @@
-//! The device of a pool that lies on one alone, until it gets others.
-//!
-//! Nothing is between it and the volume but a note of the ranges that are being written: so a
-//! device that is attached later is not copied to where a write of before is still under way (RH1).
+//! The device of a pool with a single device, until others are attached. Records the ranges of
+//! writes in flight, so that the rebuild of an attached device waits for earlier writes (RH1).
 //!
 //! # Invariants
 //!
-//! - LN1: A write goes to the device itself only if it told its range before there was a layout
-//!   over it; else it goes to the layout. A range of the layout is held only where no write of
-//!   before is at it ([`Before`]).
+//! - LN1: A write goes to the device only if its range was recorded before a layout was put over
+//!   the device. Any other write goes to the layout, which holds a range only while no recorded
+//!   write to it is in flight ([`SingleDeviceWrites`]).
 //!
 //! # Concurrency
 //!
-//! Whoever has kept the device, and whoever looked at the volume just before it changed, still ends
-//! here. A write tells its range, and only then looks whether the device is its own still; that it
-//! gives up before a member is attached. So either the write goes to the layout, or its range is
-//! told when the member comes. What it has given up it does not keep open: the layout alone says
-//! when the device goes.
+//! After the attachment, old references to the device still lead to [`SingleDevice`]. A write
+//! records its range, and then reads `own`, which [`SingleDevice::hand_over`] clears before a
+//! member is attached. So either the write goes to the layout, or its range was recorded in time.
+//! Once cleared, `own` does not keep the device open.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
-use runtime::planted::{self, Planted};
+use runtime::unless_planted;
 
 use super::shared_ticket::{SharedTicket, wait_all};
-use crate::device::length::Lengths;
+use crate::device::length::DeviceLengths;
 use crate::device::{
-    Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose, SharedDevice,
-    Ticket,
+    Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, PendingRequest,
+    SharedDevice, Ticket,
 };
 
-/// The ranges of writes that went to the one device, as long as they are in flight.
+/// The ranges of writes in flight to the single device.
 #[derive(Debug, Default)]
-pub(super) struct Before(Mutex<Writes>);
+pub(super) struct SingleDeviceWrites(Mutex<SingleDeviceRanges>);
 
-/// Held for a look or a change only, never across a scheduling point: a plain lock.
+/// Held for a lookup or a change only: a plain lock.
 #[derive(Debug, Default)]
-struct Writes {
+struct SingleDeviceRanges {
     next: u64,
-    /// Each with what ends it, from when it is handed to the device.
+    /// Each range has its ticket, once submitted.
     ranges: BTreeMap<u64, (Range<u64>, Weak<SharedTicket>)>,
 }
 
-impl Writes {
+impl SingleDeviceRanges {
     fn at(&self, range: &Range<u64>) -> impl Iterator<Item = &Weak<SharedTicket>> {
         let (start, end) = (range.start, range.end);
         let own = self.ranges.values();
@@ -51,30 +48,25 @@ impl Writes {
     }
 }
 
-impl Before {
-    /// Whether a write is at any byte of `range`.
+impl SingleDeviceWrites {
     pub(super) fn is_at(&self, range: &Range<u64>) -> bool {
         self.0.lock().at(range).next().is_some()
     }
 
-    /// Waits for the writes at `range` that the device has: their callers may collect the answers
-    /// much later.
+    /// Completes submitted writes to `range`, whose callers may collect the answers much later.
     pub(super) fn end_writes(&self, range: &Range<u64>) {
-        if !planted::is(Planted::WriteEndsWhenCollected) {
-            let tickets = self.0.lock().at(range).cloned().collect();
-            wait_all(tickets);
-        }
+        let tickets = self.0.lock().at(range).cloned().collect();
+        wait_all(tickets);
     }
 }
 
-/// A write in flight, until it is dropped.
-struct InFlight {
-    before: Arc<Before>,
+/// A write in flight, until dropped.
+struct SingleDeviceWrite {
+    before: Arc<SingleDeviceWrites>,
     number: u64,
 }
 
-impl InFlight {
-    /// Whoever waits for `ticket` ends it.
+impl SingleDeviceWrite {
     fn ends_with(&self, ticket: Weak<SharedTicket>) {
         if let Some((_, own)) = self.before.0.lock().ranges.get_mut(&self.number) {
             *own = ticket;
@@ -82,52 +74,49 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for SingleDeviceWrite {
     fn drop(&mut self) {
         self.before.0.lock().ranges.remove(&self.number);
     }
 }
 
-/// See the module's header.
 #[derive(Debug)]
-pub(super) struct Lone {
-    lengths: Lengths,
-    /// Itself; `None`: a layout has it. Held for a copy or an exchange only: a plain lock.
+pub(super) struct SingleDevice {
+    lengths: DeviceLengths,
+    /// `None` once a layout has the device. Held for a copy or an exchange only: a plain lock.
     own: RwLock<Option<SharedDevice>>,
-    before: Arc<Before>,
-    /// What lies over the device since others came. As the other: a plain lock.
+    before: Arc<SingleDeviceWrites>,
+    /// The layout over the device. Held for a copy only: a plain lock.
     layout: RwLock<Option<SharedDevice>>,
 }
 
-impl Lone {
-    pub(super) fn new(device: SharedDevice) -> Arc<Lone> {
-        let (lengths, own) = (Lengths::new(device.info().clone()), RwLock::new(Some(device)));
-        Arc::new(Lone { lengths, own, before: Arc::default(), layout: RwLock::new(None) })
+impl SingleDevice {
+    pub(super) fn new(device: SharedDevice) -> Arc<SingleDevice> {
+        let (lengths, own) = (DeviceLengths::new(device.info().clone()), RwLock::new(Some(device)));
+        Arc::new(SingleDevice { lengths, own, before: Arc::default(), layout: RwLock::new(None) })
     }
 
-    /// Returns the device itself; `None`: a layout has it.
     pub(super) fn own(&self) -> Option<SharedDevice> {
         self.own.read().clone()
     }
 
-    /// Returns the writes that went to it, for the layout over it.
-    pub(super) fn before(&self) -> Arc<Before> {
+    pub(super) fn before(&self) -> Arc<SingleDeviceWrites> {
         Arc::clone(&self.before)
     }
 
-    /// From now on `layout` gets what is asked of this device; `None`: it is of the pool no more.
+    /// Redirects later requests to `layout`, or fails them with `None`, if the device left the
+    /// pool.
     pub(super) fn hand_over(&self, layout: Option<SharedDevice>) {
         *self.layout.write() = layout;
-        if !planted::is(Planted::LoneForgotten) {
-            self.own.write().take();
-        }
+        unless_planted!(LoneForgotten, self.own.write().take());
     }
 
     fn layout(&self) -> Option<SharedDevice> {
         self.layout.read().clone()
     }
 
-    /// Returns who is asked: whoever changes something has told its range before (LN1).
+    /// Returns the target of requests: the device, or the layout over it. A write must have
+    /// recorded its range before this call (LN1).
     fn asked(&self) -> Option<SharedDevice> {
         self.own().or_else(|| self.layout())
     }
@@ -136,46 +125,46 @@ impl Lone {
         DeviceError::Failed { device: self.info().name.clone() }
     }
 
-    /// Tells the range of what changes something, before it is looked who gets it (LN1).
-    fn begin(&self, operation: &Operation) -> Option<InFlight> {
+    /// Records the range of a write or discard, before its target is read (LN1).
+    fn begin(&self, operation: &DeviceOperation) -> Option<SingleDeviceWrite> {
         match operation {
-            Operation::Read { .. } | Operation::Flush => None,
-            Operation::Write { .. }
-            | Operation::WriteThrough { .. }
-            | Operation::Discard { .. } => {
+            DeviceOperation::Read { .. } | DeviceOperation::Flush => None,
+            DeviceOperation::Write { .. }
+            | DeviceOperation::WriteThrough { .. }
+            | DeviceOperation::Discard { .. } => {
                 let start = operation.offset()?;
                 let end = start.saturating_add(operation.length_bytes());
                 let mut writes = self.before.0.lock();
                 writes.next += 1;
                 let number = writes.next;
                 writes.ranges.insert(number, (start..end, Weak::new()));
-                Some(InFlight { before: Arc::clone(&self.before), number })
+                Some(SingleDeviceWrite { before: Arc::clone(&self.before), number })
             }
         }
     }
 }
 
-/// A write to the device, whose range counts as written to until it is answered.
-struct Noted {
+/// A write whose range is recorded until its answer.
+struct SingleDeviceRequest {
     ticket: Ticket,
-    in_flight: InFlight,
+    in_flight: SingleDeviceWrite,
 }
 
-impl PendingRequest for Noted {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let Noted { ticket, in_flight } = *self;
+impl PendingRequest for SingleDeviceRequest {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
+        let SingleDeviceRequest { ticket, in_flight } = *self;
         let answer = ticket.wait();
         drop(in_flight);
         answer
     }
 }
 
-fn noted(ticket: Ticket, in_flight: Option<InFlight>) -> Ticket {
+fn noted(ticket: Ticket, in_flight: Option<SingleDeviceWrite>) -> Ticket {
     match in_flight {
         Some(in_flight) => {
             let shared = SharedTicket::of(|own| {
                 in_flight.ends_with(own);
-                Ticket::new(Box::new(Noted { ticket, in_flight }))
+                Ticket::new(Box::new(SingleDeviceRequest { ticket, in_flight }))
             });
             shared.ticket()
         }
@@ -183,7 +172,7 @@ fn noted(ticket: Ticket, in_flight: Option<InFlight>) -> Ticket {
     }
 }
 
-impl Device for Lone {
+impl Device for SingleDevice {
     fn info(&self) -> &DeviceInfo {
         self.lengths.now()
     }
@@ -210,7 +199,7 @@ impl Device for Lone {
         self.asked()?.lock_identity()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         let in_flight = self.begin(&operation);
         if let Some(own) = self.own() {
             return noted(own.submit(purpose, operation), in_flight);
@@ -222,15 +211,16 @@ impl Device for Lone {
         }
     }
 
-    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
-        let is_read = |operation: &Operation| matches!(operation, Operation::Read { .. });
-        // Of those nobody keeps a note, and most requests are.
+    fn submit_all(&self, purpose: IoPurpose, operations: Vec<DeviceOperation>) -> Vec<Ticket> {
+        let is_read =
+            |operation: &DeviceOperation| matches!(operation, DeviceOperation::Read { .. });
+        // Reads, the most frequent requests, are not recorded.
         if operations.iter().all(is_read)
             && let Some(own) = self.own.read().as_ref().map(Arc::clone)
         {
             return own.submit_all(purpose, operations);
         }
-        let in_flight: Vec<Option<InFlight>> =
+        let in_flight: Vec<Option<SingleDeviceWrite>> =
             operations.iter().map(|operation| self.begin(operation)).collect();
         if let Some(own) = self.own() {
             let tickets = own.submit_all(purpose, operations);

@@ -1,28 +1,25 @@
-//! A disk group of an open pool uses more of its members: those have become longer, or were
-//! replaced by larger ones.
-//!
-//! Nothing moves. `format::geometry` says what a disk group has then (`Geometry::grown`).
+//! Growing a disk group of an open pool whose members became longer or were replaced by larger
+//! ones. No data moves. `format::geometry` computes the result (`Geometry::grown`).
 //!
 //! # Crashes
 //!
-//! 1. Each member is asked how long it is, and uses all of it from then on. The last two copies of
-//!    its superblock belong at the new end from this moment: an update writes them there, and an
-//!    open looks for them there. The copies at the front stay where they are, and an update never
-//!    writes both of them between two flushes (S1), so one of these is whole at each moment.
-//! 2. What an earlier pool may have left where descriptors will lie is overwritten, durably, past
-//!    all that the pool uses. Where a member has no room below it for that, nothing was changed.
-//! 3. The labels of all members say the new length, durably. An open finds the one or the other:
-//!    nothing lies in the new space yet.
-//! 4. The copies at the old ends are overwritten. They lie in allocation groups now. Nobody looks
-//!    there unless the device is cut to its old length, and even then the copies at the front say
-//!    that it was.
-//! 5. Only then does anybody see the new space. Its allocation groups come into being one by one,
-//!    each by a transaction, as those of a disk group that was added.
+//! 1. From now on each member is used up to its new length, and the last two superblock copies
+//!    belong at the new end: updates write them there, and an open reads them there. An update
+//!    never writes both front copies between two flushes (S1), so one front copy is whole at each
+//!    moment.
+//! 2. Zeros are written where the descriptors of the added groups will be, durably. If a
+//!    thin-provisioned member has no room for that, nothing was changed.
+//! 3. All labels get the new length, durably. An open finds the old or the new length, with the
+//!    added space unused.
+//! 4. The copies at the old ends, which lie in allocation groups now, are overwritten. An open
+//!    reads them only if the device is cut to its old length, and the front copies reveal that.
+//! 5. Only then does the volume use the added space. A transaction creates each allocation group in
+//!    it.
 //!
-//! Maps of what members have missed go by parts of the pool, which follow its length. So no member
-//! of the main disk group may be away: there is no map then, and later ones are of the new parts.
+//! Maps of stale parts depend on the length of the pool. So all members of the main disk group must
+//! be online, without a map.
 //!
-//! Not here: the last allocation group, which may become longer (`engine::alloc`).
+//! Not here: growth of the last, shorter allocation group (`engine::alloc`).
 
 use std::sync::Arc;
 
@@ -30,122 +27,122 @@ use format::disk_group::{DiskGroupState, GroupRange};
 use format::geometry::{Geometry, GrowthLimit, SUPERBLOCK_COPIES};
 use format::members::{Layout, Member, MemberState};
 use format::page::PAGE_BYTES;
-use format::reshape::Towards;
+use format::reshape::ReshapeDirection;
 use format::stripes::Stripes;
 use format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_HEAD_BYTES, Superblock, SuperblockError};
 use format::text::shown;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
-use super::growth::{AddGroupError, Changing, WIPED_AT_ONCE, changes_to_come};
+use super::growth::{LayoutChangeGuard, WIPED_AT_ONCE};
 use super::open::layout_over;
-use super::set::{Change, take_table};
-use super::slot::{Slot, way_to_online};
+use super::set::{LabelChange, take_table};
+use super::slot::{MemberSlot, way_to_online};
 use super::{Edition, Volume};
 use crate::convert::to_u64;
 use crate::device::{
-    AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes, SharedDevice, Ticket,
+    AlignedBuffer, DeviceError, DeviceOperation, IoPurpose, SharedBytes, SharedDevice, Ticket,
 };
 use crate::pool::update_all_superblocks;
 
-/// The copies of the superblock that lie at the end of a device.
 const COPIES_AT_END: std::ops::Range<u16> = 2..SUPERBLOCK_COPIES;
 
-/// What a disk group can use of its members.
+/// The possible growth of a disk group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Its number.
+pub struct PossibleGrowth {
+    /// Disk group.
     pub disk_group: u8,
-    /// How it lies on its members.
+    /// Layout.
     pub layout: Layout,
-    /// Bytes that it uses of each.
+    /// Bytes used on each member.
     pub member_bytes: u64,
-    /// Bytes that it can use of each.
+    /// Bytes usable on each member.
     pub usable_bytes: u64,
-    /// Bytes that its allocation groups have more then.
+    /// Growth of the allocation groups in bytes.
     pub more_bytes: u64,
-    /// The smallest of its members.
+    /// Name of the smallest member.
     pub smallest: String,
-    /// How long that is.
+    /// Bytes of the smallest member.
     pub smallest_bytes: u64,
-    /// Why it cannot use all of that.
+    /// Why part of the members cannot be used.
     pub limit: Option<GrowthLimit>,
 }
 
-/// Why a disk group does not grow. Nothing was changed, but for [`GrowError::Device`].
+/// Why a disk group does not grow. Nothing was changed, except after [`GrowError::Device`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrowError {
-    /// Name another.
+    /// Name another disk group.
     #[error("there is no disk group {disk_group}")]
     NoGroup {
-        /// Which was named.
+        /// Disk group.
         disk_group: u8,
     },
-    /// Nothing is to be done.
+    /// A journal does not grow.
     #[error(
         "disk group {disk_group} has the journal, which is as long as it was made: it does not grow"
     )]
     Journal {
-        /// Its number.
+        /// Disk group.
         disk_group: u8,
     },
-    /// Wait until it is gone.
+    /// Wait until the group is gone.
     #[error("disk group {disk_group} leaves the pool: it does not grow")]
     Leaving {
-        /// Its number.
+        /// Disk group.
         disk_group: u8,
     },
-    /// Wait until it is gone: it grows then by itself.
+    /// Wait until the device is gone: then the group grows by itself.
     #[error(
-        "disk group {disk_group} is losing a device: wait until all has moved (holdfast job list), \
-         it grows then as far as it can"
+        "disk group {disk_group} is losing a device: wait until all has moved (`holdfast job \
+         list POOL`), it grows then as far as it can"
     )]
     Narrowing {
-        /// Its number.
+        /// Disk group.
         disk_group: u8,
     },
-    /// Bring the member back, or replace it, and wait until it has all.
+    /// Wait until all members are online.
     #[error(
         "disk group {disk_group} grows when all of its devices are online, and {path} is {state}: \
          {}",
         way_to_online(.state)
     )]
     Away {
-        /// Which disk group.
+        /// Disk group.
         disk_group: u8,
         /// Path of the member.
         path: String,
-        /// What it is.
+        /// State.
         state: &'static str,
     },
-    /// Make its devices longer.
+    /// Make the devices longer.
     #[error(
         "disk group {disk_group} uses all that its devices have: the smallest, {smallest}, has \
          {smallest_bytes} bytes. Make it longer first (a file: truncate -s, a logical volume: \
-         lvextend), or put a larger one in its place (holdfast device replace)"
+         lvextend), or put a larger one in its place (`holdfast device replace POOL OLD NEW`)"
     )]
     NothingMore {
-        /// Its number.
+        /// Disk group.
         disk_group: u8,
-        /// The smallest device.
+        /// Smallest device.
         smallest: String,
-        /// How long that is.
+        /// Bytes of the smallest device.
         smallest_bytes: u64,
     },
     /// Add a disk group.
     #[error(
         "disk group {disk_group} cannot use more of its devices, though the smallest, {smallest}, \
-         has {smallest_bytes} bytes: {}. Another disk group can (holdfast group add)",
+         has {smallest_bytes} bytes: {}. Another disk group can (`holdfast group \
+         add POOL KIND:NEW,...`)",
         why_no_more(*limit)
     )]
     NoNumbers {
-        /// Its number.
+        /// Disk group.
         disk_group: u8,
-        /// The smallest device.
+        /// Smallest device.
         smallest: String,
-        /// How long that is.
+        /// Bytes of the smallest device.
         smallest_bytes: u64,
-        /// What is in its way.
+        /// The obstacle.
         limit: GrowthLimit,
     },
     /// Try again.
@@ -153,24 +150,21 @@ pub enum GrowError {
         "a device of disk group {disk_group} was replaced while it was about to grow: try again"
     )]
     Replaced {
-        /// Its number.
+        /// Disk group.
         disk_group: u8,
     },
-    /// Close the pool and open it again.
-    #[error(transparent)]
-    Often(AddGroupError),
-    /// The label would be none: a bug, or malice.
+    /// The planned label is invalid: a bug, or a forged label.
     #[error(transparent)]
     Superblock(#[from] SuperblockError),
-    /// What a device said of its new end.
+    /// A device failed at its new end. Nothing was changed.
     #[error("{0}; nothing was changed")]
     NewEnd(DeviceError),
-    /// What a device said on which the pool lies: it must stop writing.
+    /// A member error: the pool must stop writing.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-/// Says what is in the way of a disk group that cannot use all of its members.
+/// Describes the obstacle of a disk group that cannot use all of its members.
 #[must_use]
 pub fn why_no_more(limit: GrowthLimit) -> String {
     match limit {
@@ -186,37 +180,33 @@ pub fn why_no_more(limit: GrowthLimit) -> String {
     }
 }
 
-/// A disk group that is about to use more of its members: all that can fail but the labels is
-/// done.
+/// A prepared growth. Only the label update can still fail.
 #[derive(Debug)]
-pub struct Growing {
-    edition: usize,
-    room: Room,
-    /// The label as it will be.
+pub struct PreparedGrowth {
+    room: PossibleGrowth,
     coming: Superblock,
-    /// Those whose lengths were planned with, in the order of their slots.
+    /// The devices when the growth was planned, by slot.
     devices: Vec<SharedDevice>,
-    /// Where copies of the superblock were that lie in the new space.
+    /// Old superblock copies in the added space.
     old_copies: Vec<(SharedDevice, u64)>,
 }
 
-impl Growing {
-    /// Returns the geometry that the pool will have.
+impl PreparedGrowth {
+    /// Returns the geometry afterwards.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.coming.geometry
     }
 
-    /// Returns what is gained.
+    /// Returns the growth.
     #[must_use]
-    pub fn room(&self) -> &Room {
+    pub fn room(&self) -> &PossibleGrowth {
         &self.room
     }
 }
 
-impl Changing<'_> {
-    /// Prepares that a disk group uses all that its members have, or as much of it as there is room
-    /// for: see the module's header. `superblock` is the current label.
+impl LayoutChangeGuard<'_> {
+    /// Prepares the growth of a disk group to all usable bytes.
     ///
     /// # Errors
     ///
@@ -225,10 +215,9 @@ impl Changing<'_> {
         &self,
         superblock: &Superblock,
         disk_group: u8,
-    ) -> Result<Growing, GrowError> {
+    ) -> Result<PreparedGrowth, GrowError> {
         let volume = self.volume();
         let label = volume.current_label(superblock);
-        let edition = volume.next_edition(changes_to_come(&label)).map_err(GrowError::Often)?;
         let slots = volume.all_slots();
         let (room, _) = plan(&label, &slots, disk_group, length_now_of)?;
         check_gain(&room)?;
@@ -249,52 +238,41 @@ impl Changing<'_> {
         }
         let (room, coming) = plan(&label, &slots, disk_group, size_of)?;
         check_gain(&room)?;
-        if !planted::is(Planted::GrownUnwiped) {
-            wipe(&label.geometry, &coming, &devices, disk_group).map_err(GrowError::NewEnd)?;
-        }
+        wipe(&label.geometry, &coming, &devices, disk_group).map_err(GrowError::NewEnd)?;
         let devices = devices.into_iter().map(|(_, device)| device).collect();
-        Ok(Growing { edition, room, coming, devices, old_copies })
+        Ok(PreparedGrowth { room, coming, devices, old_copies })
     }
 
-    /// Says in the labels of all members that the disk group is longer, durably, and shows it;
-    /// `superblock` becomes what they say.
+    /// Writes the longer disk group to all labels, durably, and then uses it. Sets `superblock` to
+    /// the written label.
     ///
     /// # Errors
     ///
-    /// See [`GrowError`]; after [`GrowError::Device`] the pool must stop writing.
+    /// See [`GrowError`]. After [`GrowError::Device`] the pool must stop writing.
     pub fn end_growth(
         &self,
-        growing: Growing,
+        growing: PreparedGrowth,
         superblock: &mut Superblock,
-    ) -> Result<Room, GrowError> {
-        let Growing { edition, room, coming, devices, old_copies } = growing;
+    ) -> Result<PossibleGrowth, GrowError> {
+        let PreparedGrowth { room, coming, devices, old_copies } = growing;
         let volume = self.volume();
-        if planted::is(Planted::GrownNotLabelled) {
-            superblock.geometry.clone_from(&coming.geometry);
-        } else {
-            volume.write_longer((&room, &devices), &coming, superblock)?;
-        }
-        // CRASH: the labels say so; what is overwritten here nobody has looked at since.
+        volume.write_longer((&room, &devices), &coming, superblock)?;
+        // CRASH: the labels have the new length, so no open reads these copies.
         for (device, offset) in old_copies {
             let blank = AlignedBuffer::zeroed(SUPERBLOCK_HEAD_BYTES);
-            let blanked = if planted::is(Planted::OldEndLeft) {
-                Ok(())
-            } else {
-                device.write(Purpose::Superblock, offset, blank)
-            };
-            if let Err(error) = blanked {
+            if let Err(error) = device.write(IoPurpose::Superblock, offset, blank) {
                 tracing::warn!("{error}; an old copy of the superblock stays where data will lie");
             }
         }
-        volume.show(edition, superblock)?;
+        volume.show(superblock)?;
         Ok(room)
     }
 }
 
 impl Volume {
-    /// Returns what each disk group can use of its members, by number, or why it cannot be told.
+    /// Returns the possible growth of each disk group, by number, or why it is unknown.
     #[must_use]
-    pub fn rooms(&self, superblock: &Superblock) -> Vec<Result<Room, GrowError>> {
+    pub fn rooms(&self, superblock: &Superblock) -> Vec<Result<PossibleGrowth, GrowError>> {
         let (label, slots) = (self.current_label(superblock), self.all_slots());
         let added = label.added.iter().filter(|group| !group.has_journal);
         let added = added.map(|group| group.number);
@@ -309,18 +287,16 @@ impl Volume {
         label.unwrap_or_else(|| superblock.clone())
     }
 
-    /// Returns the members of all disk groups, by slot of the pool; of one device that.
-    fn all_slots(&self) -> Vec<Slot> {
+    fn all_slots(&self) -> Vec<MemberSlot> {
         match self.members() {
             Some(members) => members.all(),
-            None => vec![Slot::new(Some(Arc::clone(self.device())), MemberState::Online)],
+            None => vec![MemberSlot::new(Some(Arc::clone(self.device())), MemberState::Online)],
         }
     }
 
-    /// Writes the labels of a disk group that is longer from now on.
     fn write_longer(
         &self,
-        (room, planned): (&Room, &[SharedDevice]),
+        (room, planned): (&PossibleGrowth, &[SharedDevice]),
         coming: &Superblock,
         superblock: &mut Superblock,
     ) -> Result<(), GrowError> {
@@ -339,12 +315,12 @@ impl Volume {
                 .and_then(|now| check_same(&now, planned, room.disk_group))
                 .and_then(|()| make_longer(label, coming, slots));
             if made.is_err() {
-                return Change::Nothing;
+                return LabelChange::Nothing;
             }
             if room.disk_group == label.geometry.main {
-                set.cut_anew(&label.geometry);
+                set.cut_rebuild(&label.geometry);
             }
-            Change::Table
+            LabelChange::Table
         })?;
         made?;
         if let Some(label) = set.label() {
@@ -354,27 +330,25 @@ impl Volume {
         Ok(())
     }
 
-    /// The pool lies on the same members, as `superblock` says, from now on.
-    pub(super) fn show(&self, number: usize, superblock: &Superblock) -> Result<(), GrowError> {
+    pub(super) fn show(&self, superblock: &Superblock) -> Result<(), SuperblockError> {
         let edition = self.now();
         if self.members().is_none() {
             let (device, geometry) = (Arc::clone(&edition.device), superblock.geometry.clone());
             let (composite, below, parts) = (None, None, Vec::new());
-            self.set_edition(number, Edition { device, composite, below, parts, geometry });
+            self.set_edition(Edition { device, composite, below, parts, geometry });
             return Ok(());
         }
-        let mut parts = self.parts_of(superblock);
+        let mut parts = self.membership().parts_of(superblock);
         for part in &mut parts {
             let added = superblock.added.iter().find(|group| group.number == part.disk_group);
             let set = Arc::clone(part.composite.members());
             part.composite = layout_over(superblock, added, set)?;
         }
-        self.set_parts(number, parts, superblock);
+        self.membership().set_parts(parts, superblock);
         Ok(())
     }
 }
 
-/// How long a device is taken to be.
 type LengthOf = fn(&SharedDevice) -> Result<u64, DeviceError>;
 
 fn length_now_of(device: &SharedDevice) -> Result<u64, DeviceError> {
@@ -390,10 +364,9 @@ fn size_of(device: &SharedDevice) -> Result<u64, DeviceError> {
     Ok(device.info().size_bytes)
 }
 
-/// Returns the members of a disk group, each with its device, if all are there and have all.
 fn devices_of(
     label: &Superblock,
-    slots: &[Slot],
+    slots: &[MemberSlot],
     disk_group: u8,
 ) -> Result<Vec<(Member, SharedDevice)>, GrowError> {
     let group = label.added.iter().find(|group| group.number == disk_group);
@@ -427,15 +400,14 @@ fn devices_of(
     found.collect()
 }
 
-/// Returns what a disk group can use of its members, and the label when it does.
 fn plan(
     label: &Superblock,
-    slots: &[Slot],
+    slots: &[MemberSlot],
     disk_group: u8,
     length_of: LengthOf,
-) -> Result<(Room, Superblock), GrowError> {
+) -> Result<(PossibleGrowth, Superblock), GrowError> {
     let geometry = &label.geometry;
-    let narrowing = geometry.reshape.filter(|reshape| reshape.towards == Towards::Narrow);
+    let narrowing = geometry.reshape.filter(|reshape| reshape.towards == ReshapeDirection::Narrow);
     let narrowing = narrowing.map(|reshape| reshape.disk_group);
     if narrowing.or(geometry.last_groups.map(|last| last.disk_group)) == Some(disk_group) {
         return Err(GrowError::Narrowing { disk_group });
@@ -457,7 +429,7 @@ fn plan(
             (label.layout, limit)
         }
         Some(group) => {
-            let (bytes, limit) = label.geometry.grown_added(group, smallest_bytes);
+            let (bytes, limit) = label.geometry.group_layout().grown_added(group, smallest_bytes);
             group.member_bytes = bytes;
             (group.layout, limit)
         }
@@ -468,7 +440,7 @@ fn plan(
         true => 0,
         false => coming.geometry.fragments_in_all() - label.geometry.fragments_in_all(),
     };
-    let room = Room {
+    let room = PossibleGrowth {
         disk_group,
         layout,
         member_bytes: label.member_bytes(slot),
@@ -486,8 +458,7 @@ fn devices_slot(label: &Superblock, disk_group: u8) -> usize {
     group.map_or(&label.slots, |group| &group.slots).iter().next().unwrap_or(0)
 }
 
-/// Refuses a growth that gives nothing.
-fn check_gain(room: &Room) -> Result<(), GrowError> {
+fn check_gain(room: &PossibleGrowth) -> Result<(), GrowError> {
     if room.more_bytes > 0 {
         return Ok(());
     }
@@ -499,8 +470,7 @@ fn check_gain(room: &Room) -> Result<(), GrowError> {
     })
 }
 
-/// Refuses a disk group that has other devices now than when it was planned how long it becomes:
-/// those may be shorter.
+/// Refuses devices other than the planned ones, which may be shorter.
 fn check_same(
     now: &[(Member, SharedDevice)],
     planned: &[SharedDevice],
@@ -509,18 +479,18 @@ fn check_same(
     let is_same =
         |((_, now), planned): (&(Member, SharedDevice), &SharedDevice)| Arc::ptr_eq(now, planned);
     let are_same = now.len() == planned.len() && now.iter().zip(planned).all(is_same);
-    if are_same || planted::is(Planted::GrownOverReplaced) {
+    if are_same || planted!(GrownOverReplaced) {
         return Ok(());
     }
     Err(GrowError::Replaced { disk_group })
 }
 
-/// Makes `label` what `coming` says of the lengths of disk groups, and of how long devices are. All
-/// else stays: members may have come and gone since `coming` was planned.
+/// Copies the lengths of disk groups and devices into `label`, and nothing else, because members
+/// may have changed since the plan.
 fn make_longer(
     label: &mut Superblock,
     coming: &Superblock,
-    slots: &[Slot],
+    slots: &[MemberSlot],
 ) -> Result<(), GrowError> {
     let mut made = label.clone();
     made.geometry.device_bytes = coming.geometry.device_bytes;
@@ -539,8 +509,7 @@ fn make_longer(
     Ok(())
 }
 
-/// Whether a page at `offset` lies in a copy of the superblock at the end of a device of
-/// `size_bytes`.
+/// Whether a page at `offset` overlaps a superblock copy at the end.
 fn meets_copies(offset: u64, size_bytes: u64) -> bool {
     let mut copies = COPIES_AT_END.map(|copy| Geometry::superblock_offset(size_bytes, copy));
     copies.any(|at| {
@@ -548,18 +517,18 @@ fn meets_copies(offset: u64, size_bytes: u64) -> bool {
     })
 }
 
-/// Writes where copies of the superblock will lie, so that there is room for them below the device.
+/// Writes zeros to the superblock copies at the new end, for which a thin-provisioned device then
+/// allocates space.
 fn reserve_end(device: &SharedDevice) -> Result<(), DeviceError> {
     let size_bytes = device.info().size_bytes;
     for copy in COPIES_AT_END {
         let zeros = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
         let offset = Geometry::superblock_offset(size_bytes, copy);
-        device.write(Purpose::Superblock, offset, zeros)?;
+        device.write(IoPurpose::Superblock, offset, zeros)?;
     }
-    device.flush(Purpose::Superblock)
+    device.flush(IoPurpose::Superblock)
 }
 
-/// Overwrites what may lie where the descriptors of new allocation groups will, durably.
 fn wipe(
     before: &Geometry,
     coming: &Superblock,
@@ -568,19 +537,26 @@ fn wipe(
 ) -> Result<(), DeviceError> {
     let geometry = &coming.geometry;
     let is_new = |number: &u32| {
-        !before.has_group(*number) && geometry.disk_group_of(*number) == Some(disk_group)
+        !before.group_layout().has_group(*number)
+            && geometry.group_layout().disk_group_of(*number) == Some(disk_group)
     };
     let range = geometry.added.iter().find(|range| range.disk_group == disk_group);
     let stripes = match range {
         None => geometry.stripes(),
-        Some(range) => range.stripe.map(|shape| geometry.added_stripes(shape, range.offset)),
+        Some(range) => {
+            range.stripe.map(|shape| geometry.group_layout().added_stripes(shape, range.offset))
+        }
     };
-    let offsets = geometry.groups().filter(is_new).map(|number| offset_of(geometry, range, number));
+    let offsets = geometry
+        .group_layout()
+        .groups()
+        .filter(is_new)
+        .map(|number| offset_of(geometry, range, number));
     let mut places = offsets.flat_map(|offset| places_of(stripes.as_ref(), offset, devices.len()));
     let submit = |(member, offset): (usize, u64)| {
         let data = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
         let device = devices.get(member).map(|(_, device)| device);
-        device.map(|it| it.submit(Purpose::Home, Operation::Write { offset, data }))
+        device.map(|it| it.submit(IoPurpose::Home, DeviceOperation::Write { offset, data }))
     };
     loop {
         let tickets: Vec<Ticket> = places.by_ref().take(WIPED_AT_ONCE).filter_map(submit).collect();
@@ -589,17 +565,16 @@ fn wipe(
         }
         tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?;
     }
-    devices.iter().try_for_each(|(_, device)| device.flush(Purpose::Home))
+    devices.iter().try_for_each(|(_, device)| device.flush(IoPurpose::Home))
 }
 
-/// Returns the byte of a disk group at which an allocation group of it begins.
 fn offset_of(geometry: &Geometry, range: Option<&GroupRange>, number: u32) -> u64 {
     let (first, offset) = range
         .map_or((geometry.main_first, geometry.groups_offset), |range| (range.first, range.offset));
     geometry.group_offset(number) - geometry.group_offset(first) + offset
 }
 
-/// Returns where a page at byte `offset` of a disk group lies: members, and bytes of these.
+/// Returns the member and offset of each copy of the page at byte `offset` of a disk group.
 fn places_of(stripes: Option<&Stripes>, offset: u64, members: usize) -> Vec<(usize, u64)> {
     let Some(stripes) = stripes else { return (0..members).map(|at| (at, offset)).collect() };
     let Some(first) = stripes.locate(offset) else { return Vec::new() };

@@ -1,14 +1,15 @@
-//! A mirror: a device made of devices, each of which holds the same.
+//! A mirror: a device made of devices with equal contents. A disk group of one device is a mirror
+//! of one.
 //!
-//! A write goes to all members at once and is answered when all have answered. A read of the fixed
-//! regions goes to the first member that is online, one of a group to the member that its offset
-//! names, each MiB to the next; where it fails it goes to the others.
+//! A write goes to all members in parallel and completes when all have answered. Reads of the fixed
+//! regions go to the first online member. Reads of allocation groups rotate over the members, by
+//! MiB. A failed read is retried on the others.
 //!
-//! The end of the space, where the last copies of the superblock lie, is the end of each member:
-//! one may be larger than the pool.
+//! The last superblock copies lie at the end of each member, which may be larger than the pool.
 //!
-//! Not here: what becomes of a member that fails (`set.rs`).
+//! Not here: the failure of a member (`set.rs`).
 
+use std::any::Any;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,30 +17,31 @@ use std::sync::Arc;
 use format::geometry::SUPERBLOCK_AREA_BYTES;
 use format::members::MemberState;
 use format::page::PAGE_BYTES;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
-use super::composite::{Choose, Compared, Composite, Healed, Remade, Remaking, ToRemake, Verify};
-use super::discard::Discarding;
+use super::composite::{
+    Choose, Composite, PendingRebuild, RebuildRequest, RebuiltPiece, RedundancyComparison,
+    RepairOutcome, Verify,
+};
+use super::discard::PendingDiscard;
 use super::joining::{mib_at, without_labels};
-use super::salvage::{Salvage, Salvaged};
-use super::set::{MemberSet, View};
-use super::slot::Slot;
+use super::salvage::{Salvage, SalvagedRange};
+use super::set::{MemberSet, MemberView};
+use super::slot::MemberSlot;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
-    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose,
-    Redundancy, SharedBytes, Ticket, check_request,
+    AlignedBuffer, Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation, IoPurpose,
+    PendingRequest, Redundancy, SharedBytes, Ticket, check_request,
 };
 
-/// Bytes of a group after which the next member is read: large enough that a long read is one
-/// request, small enough that one file is read from all.
+/// Unit of rotation: large enough that a long read is one request, small enough that one file is
+/// read from all members.
 const TURN_SHIFT: u32 = 20;
 
-/// See the module's header.
 #[derive(Debug)]
 pub(super) struct Mirror {
     info: DeviceInfo,
     set: Arc<MemberSet>,
-    /// Where the fixed regions end.
     groups_offset: u64,
 }
 
@@ -48,8 +50,8 @@ impl Mirror {
         Mirror { info, set, groups_offset }
     }
 
-    /// Returns the slots that a read of `offset` goes to, the first first.
-    fn order(&self, view: &View, offset: u64) -> Vec<usize> {
+    /// Returns the slots to read `offset` from, the preferred one first.
+    fn order(&self, view: &MemberView, offset: u64) -> Vec<usize> {
         let is_readable = |at: &usize| view[*at].readable().is_some();
         let mut slots: Vec<usize> = (0..view.len()).filter(is_readable).collect();
         if offset >= self.groups_offset && !slots.is_empty() {
@@ -59,8 +61,7 @@ impl Mirror {
         slots
     }
 
-    /// Returns where byte `offset` of the space is on the member in a slot.
-    fn offset_on(&self, slot: &Slot, offset: u64) -> u64 {
+    fn offset_on(&self, slot: &MemberSlot, offset: u64) -> u64 {
         let labels = 2 * SUPERBLOCK_AREA_BYTES;
         let own_bytes = slot.device.as_ref().map_or(0, |device| device.info().size_bytes);
         match offset.checked_sub(self.info.size_bytes.saturating_sub(labels)) {
@@ -73,14 +74,14 @@ impl Mirror {
         Ticket::ready(Err(DeviceError::Failed { device: self.info.name.clone() }))
     }
 
-    /// Sends what changes something to every member.
-    fn submit_change(&self, purpose: Purpose, operation: &Operation) -> Ticket {
+    fn submit_change(&self, purpose: IoPurpose, operation: &DeviceOperation) -> Ticket {
         let range = operation.offset().map(|start| start..start + operation.length_bytes());
         let in_flight = range.map(|range| self.set.begin_write(range));
         let view = self.set.view();
         let writable = (0..).zip(view.iter()).filter(|(_, slot)| slot.writable().is_some());
-        let submit =
-            |(at, slot): (usize, &Slot)| (at, self.set.submit(slot, purpose, again(operation)));
+        let submit = |(at, slot): (usize, &MemberSlot)| {
+            (at, self.set.submit(slot, purpose, again(operation)))
+        };
         let tickets: Vec<(usize, Ticket)> = writable.map(submit).collect();
         if tickets.is_empty() {
             return self.nobody();
@@ -88,28 +89,28 @@ impl Mirror {
         self.set.together(&view, tickets, in_flight)
     }
 
-    /// Sends a discard to every member (DQ1, DQ2).
-    fn submit_discard(&self, purpose: Purpose, operation: &Operation) -> Ticket {
+    /// Starts a discard on every member (DQ1, DQ2).
+    fn submit_discard(&self, purpose: IoPurpose, operation: &DeviceOperation) -> Ticket {
         let range = operation.offset().map(|start| start..start + operation.length_bytes());
         let in_flight = range.map(|range| self.set.begin_write(range));
         let view = self.set.view();
         let writable = view.iter().filter(|slot| slot.writable().is_some());
-        let submit = |slot: &Slot| self.set.submit(slot, purpose, again(operation));
+        let submit = |slot: &MemberSlot| self.set.submit(slot, purpose, again(operation));
         let tickets: Vec<Ticket> = writable.map(submit).collect();
-        Ticket::new(Box::new(Discarding { tickets, in_flight }))
+        Ticket::new(Box::new(PendingDiscard { tickets, in_flight }))
     }
 
-    fn submit_reads(&self, purpose: Purpose, reads: Vec<(u64, AlignedBuffer)>) -> Vec<Ticket> {
+    fn submit_reads(&self, purpose: IoPurpose, reads: Vec<(u64, AlignedBuffer)>) -> Vec<Ticket> {
         let view = self.set.view();
         let orders: Vec<(u64, usize, Vec<usize>)> = reads
             .iter()
             .map(|(offset, buffer)| (*offset, buffer.len(), self.order(&view, *offset)))
             .collect();
-        let mut of_slot: Vec<Vec<Operation>> = view.iter().map(|_| Vec::new()).collect();
+        let mut of_slot: Vec<Vec<DeviceOperation>> = view.iter().map(|_| Vec::new()).collect();
         for ((offset, buffer), (.., order)) in reads.into_iter().zip(&orders) {
             if let Some(&first) = order.first() {
                 let offset = self.offset_on(&view[first], offset);
-                of_slot[first].push(Operation::Read { offset, buffer });
+                of_slot[first].push(DeviceOperation::Read { offset, buffer });
             }
         }
         let mut begun: Vec<_> = of_slot
@@ -134,40 +135,38 @@ impl Mirror {
     }
 }
 
-/// Returns the same request once more; the bytes are shared.
-fn again(operation: &Operation) -> Operation {
+fn again(operation: &DeviceOperation) -> DeviceOperation {
     match operation {
-        Operation::Read { offset, buffer } => {
-            Operation::Read { offset: *offset, buffer: AlignedBuffer::for_reading(buffer.len()) }
+        DeviceOperation::Read { offset, buffer } => DeviceOperation::Read {
+            offset: *offset,
+            buffer: AlignedBuffer::for_reading(buffer.len()),
+        },
+        DeviceOperation::Write { offset, data } => {
+            DeviceOperation::Write { offset: *offset, data: data.clone() }
         }
-        Operation::Write { offset, data } => {
-            Operation::Write { offset: *offset, data: data.clone() }
+        DeviceOperation::WriteThrough { offset, data } => {
+            DeviceOperation::WriteThrough { offset: *offset, data: data.clone() }
         }
-        Operation::WriteThrough { offset, data } => {
-            Operation::WriteThrough { offset: *offset, data: data.clone() }
-        }
-        Operation::Flush => Operation::Flush,
-        Operation::Discard { offset, length_bytes } => {
-            Operation::Discard { offset: *offset, length_bytes: *length_bytes }
+        DeviceOperation::Flush => DeviceOperation::Flush,
+        DeviceOperation::Discard { offset, length_bytes } => {
+            DeviceOperation::Discard { offset: *offset, length_bytes: *length_bytes }
         }
     }
 }
 
-/// A read that goes to another member where the first fails.
 struct PendingRead {
     set: Arc<MemberSet>,
-    view: View,
-    purpose: Purpose,
+    view: MemberView,
+    purpose: IoPurpose,
     length_bytes: usize,
     first: Ticket,
-    /// Slot, and where it is on its member.
     at: (usize, u64),
-    /// Slots, and where it is on their members.
+    /// Slots to try next, with offsets.
     others: Vec<(usize, u64)>,
 }
 
 impl PendingRequest for PendingRead {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
         let PendingRead { set, view, purpose, length_bytes, first, at, others } = *self;
         let error = match first.wait() {
             Ok(done) => return Ok(done),
@@ -175,7 +174,7 @@ impl PendingRequest for PendingRead {
         };
         for (other, offset) in others {
             let buffer = AlignedBuffer::for_reading(length_bytes);
-            let read = Operation::Read { offset, buffer };
+            let read = DeviceOperation::Read { offset, buffer };
             if let Ok(done) = set.submit(&view[other], purpose, read).wait() {
                 if set.is_news(at.0, at.1) {
                     tracing::warn!("{error}; read from another member");
@@ -192,8 +191,9 @@ impl Device for Mirror {
         &self.info
     }
 
-    fn composite(self: Arc<Self>) -> Option<Arc<dyn Composite>> {
-        Some(self)
+    fn composite(self: Arc<Self>) -> Option<Box<dyn Any>> {
+        let composite: Arc<dyn Composite> = self;
+        Some(Box::new(composite))
     }
 
     fn check_end(&self) -> Result<(), DeviceError> {
@@ -211,38 +211,39 @@ impl Device for Mirror {
         self.set.view().iter().find_map(|slot| slot.readable()?.lock_identity())
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
-        // What no member could do is the fault of none of them.
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
+        // A request that no device could serve must not count as a member's failure.
         if let Err(error) = check_request(&self.info, purpose, &operation) {
             return Ticket::ready(Err(error));
         }
         match operation {
-            Operation::Read { offset, buffer } => {
+            DeviceOperation::Read { offset, buffer } => {
                 let tickets = self.submit_reads(purpose, vec![(offset, buffer)]);
                 tickets.into_iter().next().unwrap_or_else(|| self.nobody())
             }
-            Operation::Flush => self.set.submit_flush(purpose),
-            Operation::Write { .. } | Operation::WriteThrough { .. } => {
+            DeviceOperation::Flush => self.set.submit_flush(purpose),
+            DeviceOperation::Write { .. } | DeviceOperation::WriteThrough { .. } => {
                 self.submit_change(purpose, &operation)
             }
-            Operation::Discard { .. } => self.submit_discard(purpose, &operation),
+            DeviceOperation::Discard { .. } => self.submit_discard(purpose, &operation),
         }
     }
 
-    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
-        let is_read = |operation: &Operation| matches!(operation, Operation::Read { .. });
-        let is_plain = |operation: &Operation| {
+    fn submit_all(&self, purpose: IoPurpose, operations: Vec<DeviceOperation>) -> Vec<Ticket> {
+        let is_read =
+            |operation: &DeviceOperation| matches!(operation, DeviceOperation::Read { .. });
+        let is_plain = |operation: &DeviceOperation| {
             is_read(operation) && check_request(&self.info, purpose, operation).is_ok()
         };
         if !operations.iter().all(is_plain) {
             return operations.into_iter().map(|one| self.submit(purpose, one)).collect();
         }
         let reads = operations.into_iter().filter_map(|operation| match operation {
-            Operation::Read { offset, buffer } => Some((offset, buffer)),
-            Operation::Write { .. }
-            | Operation::WriteThrough { .. }
-            | Operation::Flush
-            | Operation::Discard { .. } => None,
+            DeviceOperation::Read { offset, buffer } => Some((offset, buffer)),
+            DeviceOperation::Write { .. }
+            | DeviceOperation::WriteThrough { .. }
+            | DeviceOperation::Flush
+            | DeviceOperation::Discard { .. } => None,
         });
         self.submit_reads(purpose, reads.collect())
     }
@@ -256,14 +257,14 @@ impl Composite for Mirror {
     fn read_copy(
         &self,
         copy: usize,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
         let view = self.set.view();
         let slot = view.iter().filter(|slot| slot.readable().is_some()).nth(copy)?;
         let buffer = AlignedBuffer::for_reading(length_bytes);
-        let read = self.set.submit(slot, purpose, Operation::Read { offset, buffer }).wait();
+        let read = self.set.submit(slot, purpose, DeviceOperation::Read { offset, buffer }).wait();
         Some(read.map(|done| done.buffer.expect("a read returns its buffer")))
     }
 
@@ -271,54 +272,56 @@ impl Composite for Mirror {
         mib_at(offset, self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES))
     }
 
-    fn begin_remake<'a>(
+    fn begin_rebuild<'a>(
         &'a self,
         slot: usize,
-        wanted: &ToRemake,
+        wanted: &RebuildRequest,
         choose: &Choose<'a>,
-    ) -> Remaking<'a> {
+    ) -> PendingRebuild<'a> {
         let (piece, keeps, choose) =
             (wanted.piece.clone(), wanted.keeps.clone(), Rc::clone(choose));
         let ranges = without_labels(piece.clone());
         let view = self.set.view();
-        let begin = |range: &Range<u64>| self.set.begin_salvage(&view, Purpose::Cleaner, range);
+        let begin = |range: &Range<u64>| self.set.begin_salvage(&view, IoPurpose::Cleaner, range);
         let reads: Vec<Salvage> = ranges.iter().map(begin).collect();
         let own = self.set.own_of(slot);
         Box::new(move || {
             let Some(slot) = own else { return Ok(None) };
             let bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
-            let mut remade = Remade::new(bytes, Vec::new());
+            let mut rebuilt = RebuiltPiece::new(bytes, Vec::new());
             let view = self.set.view();
             for (range, read) in ranges.iter().zip(reads) {
                 let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
                 let Some(joining) = joining else { return Ok(None) };
-                let Merged { mut bytes, mut lost, differing } = match self.set.end_salvage(read) {
-                    Ok(copies) => merge(copies, range, &choose),
-                    // A member gives nothing at all, and may not have failed yet.
-                    Err(_) => {
-                        let length = to_usize(range.end - range.start);
-                        remade.is_unsure = true;
-                        Merged::of(self.read(Purpose::Cleaner, range.start, length)?)
-                    }
-                };
-                remade.differing.extend(differing);
+                let MergedCopies { mut bytes, mut lost, differing } =
+                    match self.set.end_salvage(read) {
+                        Ok(copies) => merge(copies, range, &choose),
+                        // A member is entirely unreadable, though not marked failed: its copies
+                        // cannot be compared.
+                        Err(_) => {
+                            let length = to_usize(range.end - range.start);
+                            rebuilt.is_unsure = true;
+                            MergedCopies::of(self.read(IoPurpose::Cleaner, range.start, length)?)
+                        }
+                    };
+                rebuilt.differing.extend(differing);
                 for &page in keeps.range(range.clone()) {
-                    let own = self.set.page_of(joining, Purpose::Cleaner, page);
+                    let own = self.set.page_of(joining, IoPurpose::Cleaner, page);
                     if let Ok(own) = own {
                         let at = to_usize(page - range.start);
                         bytes[at..at + PAGE_BYTES].copy_from_slice(&own);
                         lost.retain(|lost| *lost != page);
                     }
                 }
-                remade.lost.extend(lost);
+                rebuilt.lost.extend(lost);
                 let at = to_usize(range.start - piece.start);
-                remade.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
+                rebuilt.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
                 let (offset, data) = (range.start, vec![SharedBytes::from(bytes)]);
-                let write = Operation::Write { offset, data };
-                let write = self.set.submit(joining, Purpose::Cleaner, write);
+                let write = DeviceOperation::Write { offset, data };
+                let write = self.set.submit(joining, IoPurpose::Cleaner, write);
                 self.set.together(&view, vec![(slot, write)], None).wait()?;
             }
-            Ok(Some(remade))
+            Ok(Some(rebuilt))
         })
     }
 
@@ -327,10 +330,10 @@ impl Composite for Mirror {
         piece: Range<u64>,
         _kept: Redundancy,
         returning: Option<usize>,
-    ) -> Result<Compared, DeviceError> {
+    ) -> Result<RedundancyComparison, DeviceError> {
         let view = self.set.view_with(returning);
         let returning = returning.and_then(|slot| self.set.own_of(slot));
-        let copies = self.set.salvage(&view, Purpose::Cleaner, &piece)?;
+        let copies = self.set.salvage(&view, IoPurpose::Cleaner, &piece)?;
         let Some(first) = copies.iter().flatten().next() else {
             return Err(DeviceError::Failed { device: self.info.name.clone() });
         };
@@ -344,17 +347,17 @@ impl Composite for Mirror {
             pages.filter(|at| !is_same(at)).map(|at| piece.start + to_u64(at)).collect();
         let own = returning.and_then(|at| copies.get(at)?.as_ref());
         let bytes = AlignedBuffer::clone(&own.unwrap_or(first).bytes);
-        Ok(Compared { bytes, differing, alone: Vec::new(), is_short: false })
+        Ok(RedundancyComparison { bytes, differing, alone: Vec::new(), is_short: false })
     }
 
     fn heal(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
         returning: Option<usize>,
-    ) -> Result<Healed, DeviceError> {
+    ) -> Result<RepairOutcome, DeviceError> {
         let range = offset..offset + to_u64(length_bytes);
         let hold = self.set.try_hold(range);
         let view = self.set.view_with(returning);
@@ -364,19 +367,19 @@ impl Composite for Mirror {
             copy.1.as_ref().is_ok_and(|bytes| verify(bytes))
         };
         let (good, mut bad): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_good);
-        // One that has come back is no worse for it, and gets it when its piece is made anew.
+        // Damage of a returning member is expected, and its rebuild repairs it.
         bad.retain(|(at, _)| Some(*at) != returning);
         let (good_count, bad_count) = (to_u64(good.len()), to_u64(bad.len()));
-        let mut healed = Healed { good: good_count, bad: bad_count, ..Healed::default() };
+        let mut healed =
+            RepairOutcome { good: good_count, bad: bad_count, ..RepairOutcome::default() };
         let Some((_, Ok(bytes))) = good.into_iter().next() else {
             let was_read = bad.iter().filter(|(_, copy)| copy.is_ok());
             was_read.for_each(|(at, _)| view[*at].count_damage(false));
             healed.unread = bad.into_iter().find_map(|(_, copy)| copy.err());
             return Ok(healed);
         };
-        // RH1: what was read under the hold is what is there now.
-        let may_write =
-            (hold.is_some() || planted::is(Planted::RepairWithoutHold)) && !self.info.is_read_only;
+        // With the hold, the bytes read are current (RH1).
+        let may_write = (hold.is_some() || planted!(RepairWithoutHold)) && !self.info.is_read_only;
         for (at, _) in bad {
             if !self.set.is_news(at, self.offset_on(&view[at], offset)) {
                 continue;
@@ -405,49 +408,50 @@ impl Composite for Mirror {
 }
 
 impl Mirror {
-    /// Writes `bytes` again to the member in slot `at`, which fails if it cannot.
+    /// Rewrites a range of the member in slot `at`, or fails the member.
     fn repair(
         &self,
-        view: &View,
+        view: &MemberView,
         at: usize,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         bytes: &AlignedBuffer,
     ) -> Result<bool, DeviceError> {
         let data = vec![SharedBytes::from(AlignedBuffer::clone(bytes))];
-        let write = self.set.submit(&view[at], purpose, Operation::Write { offset, data });
+        let write = self.set.submit(&view[at], purpose, DeviceOperation::Write { offset, data });
         let Err(error) = write.wait() else { return Ok(true) };
         self.set.fail(at, &view[at], error)?;
         Ok(false)
     }
 }
 
-/// A range, put together from what several members have of it.
-struct Merged {
-    /// Its bytes; zeros where no member gives a page.
+struct MergedCopies {
     bytes: AlignedBuffer,
-    /// Pages that no member gives: bytes of the pool.
+    /// Pages without a readable copy, as byte offsets of the pool.
     lost: Vec<u64>,
-    /// Pages that members have differently: bytes of the pool.
+    /// Pages with differing copies, as byte offsets of the pool.
     differing: Vec<u64>,
 }
 
-impl Merged {
-    fn of(bytes: AlignedBuffer) -> Merged {
-        Merged { bytes, lost: Vec::new(), differing: Vec::new() }
+impl MergedCopies {
+    fn of(bytes: AlignedBuffer) -> MergedCopies {
+        MergedCopies { bytes, lost: Vec::new(), differing: Vec::new() }
     }
 }
 
-/// Puts a range together. Of a page that the copies have differently the one is taken that `choose`
-/// says, else the first.
-fn merge(copies: Vec<Option<Salvaged>>, range: &Range<u64>, choose: &Choose<'_>) -> Merged {
-    let mut copies: Vec<Salvaged> = copies.into_iter().flatten().collect();
+/// Merges copies. Where they differ, `choose` selects one. Without a choice the first is used.
+fn merge(
+    copies: Vec<Option<SalvagedRange>>,
+    range: &Range<u64>,
+    choose: &Choose<'_>,
+) -> MergedCopies {
+    let mut copies: Vec<SalvagedRange> = copies.into_iter().flatten().collect();
     let is_whole = copies.iter().all(|copy| copy.bad.is_empty());
     let is_same = copies.windows(2).all(|pair| pair[0].bytes[..] == pair[1].bytes[..]);
     if is_whole && is_same && !copies.is_empty() {
-        return Merged::of(copies.swap_remove(0).bytes);
+        return MergedCopies::of(copies.swap_remove(0).bytes);
     }
-    let mut merged = Merged::of(AlignedBuffer::zeroed(to_usize(range.end - range.start)));
+    let mut merged = MergedCopies::of(AlignedBuffer::zeroed(to_usize(range.end - range.start)));
     for (number, page) in (0..).zip(merged.bytes.as_chunks_mut::<PAGE_BYTES>().0) {
         let at = number * PAGE_BYTES;
         let offset = range.start + to_u64(at);

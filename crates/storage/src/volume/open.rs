@@ -1,65 +1,67 @@
-//! Several devices become one volume: their labels are read and judged, and layouts are put over
-//! the members: one over those of each disk group.
+//! Opening a pool: judges the labels of its devices, and puts a layout over the members of each
+//! disk group.
 
 use std::sync::Arc;
 
 use format::disk_group::{DiskGroup, DiskGroupState};
 use format::members::{Layout, MemberState};
 use format::page::PAGE_BYTES;
-use format::reshape::Lay;
+use format::reshape::StripeMapping;
 use format::slots::Slots;
 use format::superblock::{Superblock, SuperblockError};
-use runtime::planted::{self, Planted};
+use runtime::{if_planted, planted};
 
-use super::below::Below;
+use super::below::OverlayBase;
 use super::composite::Composite;
-use super::groups::{Groups, Part};
+use super::groups::{Groups, PoolPart};
 use super::mirror::Mirror;
 use super::set::MemberSet;
-use super::slot::Slot;
+use super::slot::MemberSlot;
 use super::striped::Striped;
 use super::{Edition, Volume};
 use crate::convert::to_u64;
 use crate::device::{DeviceInfo, OverlayDevice, SharedDevice};
-use crate::members::{self, Found, Judged};
+use crate::members::{self, LabelledDevice, MemberAssessment};
 use crate::pool::{PoolError, read_superblock};
 
-/// Which devices are opened, and how.
+/// The devices to open, and the options.
 #[derive(Clone, Debug)]
-pub struct Opening {
-    /// All that was found of one pool.
+pub struct VolumeDevices {
+    /// All devices found of one pool.
     pub devices: Vec<SharedDevice>,
-    /// Whether fewer than half of the members that should be current will do, and whether data may
-    /// be missing with them.
+    /// Whether to accept fewer than half of the current members, with possible loss of data.
     pub accepts_missing: bool,
 }
 
-impl Opening {
-    /// Returns the opening of one device, which may be all that is left of several.
+impl VolumeDevices {
+    /// Returns the opening of one device, which may be the last of several.
     #[must_use]
-    pub fn of_one(device: SharedDevice) -> Opening {
-        Opening { devices: vec![device], accepts_missing: false }
+    pub fn of_one(device: SharedDevice) -> VolumeDevices {
+        VolumeDevices { devices: vec![device], accepts_missing: false }
     }
 }
 
 impl Volume {
-    /// Reads the labels of the devices, and returns the space of their pool with what the newest
-    /// says. Writes nothing: see [`Volume::begin_writing`].
+    /// Opens a pool from the labels of the devices. Returns its space, and the newest label. Writes
+    /// nothing: see [`Volume::begin_writing`].
     ///
     /// # Errors
     ///
-    /// What [`read_superblock`] says of any of them; [`PoolError::Members`] if they do not make a
+    /// An error of [`read_superblock`], or [`PoolError::Members`] if the devices do not make a
     /// pool.
-    pub fn open_members(opening: Opening) -> Result<(Volume, Superblock), PoolError> {
+    pub fn open_members(opening: VolumeDevices) -> Result<(Volume, Superblock), PoolError> {
         let mut found = Vec::with_capacity(opening.devices.len());
         for device in &opening.devices {
-            found.push(Found::new(device.info().name.clone(), read_superblock(device.as_ref())?));
+            found.push(LabelledDevice::new(
+                device.info().name.clone(),
+                read_superblock(device.as_ref())?,
+            ));
         }
-        let members::Believed { judged, label: mut superblock, begun } =
+        let members::AuthoritativeLabel { judged, label: mut superblock, begun } =
             members::believe(&found, opening.accepts_missing)?;
         if let Some(begun) = begun {
-            // What it has is used for nothing else. The next update writes over its copies first:
-            // the others are of the label that is believed.
+            // Reserves the sequence number and epochs of the interrupted update. So the next update
+            // first overwrites its copies, and not those with the label chosen here.
             superblock.sequence = begun.sequence + 1;
             superblock.memberships = begun.memberships;
             tracing::warn!("a change of members that a crash left only begun is given up");
@@ -67,7 +69,7 @@ impl Volume {
         leave_out_adding(&mut superblock);
         if superblock.members.len() == 1 && superblock.geometry.main_first == 0 {
             let device = match judged.slots.first() {
-                Some(members::Slot::Current(at)) => opening.devices.into_iter().nth(*at),
+                Some(members::MemberSlotState::Current(at)) => opening.devices.into_iter().nth(*at),
                 Some(_) | None => None,
             };
             let device = device.ok_or(members::MembersError::Nothing)?;
@@ -84,8 +86,8 @@ impl Volume {
         Ok((volume, superblock))
     }
 
-    /// Returns the members that are away without which data is nowhere, by path; `None`: there are
-    /// none. Such a space takes no writes: see [`Volume::in_memory`].
+    /// Returns the paths of absent members without which data is lost. A pool that lacks any is
+    /// opened by [`Volume::in_memory`].
     #[must_use]
     pub fn lost_with(&self, superblock: &Superblock) -> Option<String> {
         let slots = self.members()?.all();
@@ -104,47 +106,44 @@ impl Volume {
         (!lost.is_empty()).then_some(lost)
     }
 
-    /// Returns the same space, whose changes stay in memory: a log is replayed, and nothing is
-    /// written.
+    /// Returns the space under an overlay: the log is replayed in memory only.
     #[must_use]
     pub fn in_memory(&self) -> Volume {
-        if planted::is(Planted::LackingPoolWritten) {
-            return self.clone();
-        }
+        if_planted!(LackingPoolWritten, return self.clone());
         let over = Arc::new(OverlayDevice::new(Arc::clone(self.device())));
         let device: SharedDevice = Arc::<OverlayDevice>::clone(&over);
-        let composite = self.composite().filter(|_| !planted::is(Planted::BelowWithoutCopies));
-        let below = composite.map(|it| Below { over, composite: Arc::clone(it) });
+        let composite = self.composite();
+        let below = composite.map(|it| OverlayBase { over, composite: Arc::clone(it) });
         let volume = Volume { editions: Arc::default() };
         let (composite, parts, geometry) = (None, Vec::new(), self.geometry().clone());
-        volume.set_edition(0, Edition { device, composite, below, parts, geometry });
+        volume.set_edition(Edition { device, composite, below, parts, geometry });
         volume
     }
 
-    /// Returns the space of a pool that is being made on `devices`, as `superblock` lays it out.
+    /// Returns the space of a pool that is being created on `devices`.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Superblock`] for what this software does not do.
+    /// [`PoolError::Superblock`] for an unsupported layout.
     pub fn of_new(devices: &[SharedDevice], superblock: &Superblock) -> Result<Volume, PoolError> {
         match devices {
             [device] => Ok(Volume::new(Arc::clone(device), superblock.geometry.clone())),
             _ => {
                 let slot = |device: &SharedDevice| {
-                    Slot::new(Some(Arc::clone(device)), MemberState::Online)
+                    MemberSlot::new(Some(Arc::clone(device)), MemberState::Online)
                 };
                 Volume::over(devices.iter().map(slot).collect(), superblock, None)
             }
         }
     }
 
-    /// Puts the layouts over the members.
     fn over(
-        slots: Vec<Slot>,
+        slots: Vec<MemberSlot>,
         superblock: &Superblock,
         label: Option<(Superblock, u64)>,
     ) -> Result<Volume, PoolError> {
-        let own = |slots_of: &Slots| -> Vec<Slot> { slots_of.pick(&slots).cloned().collect() };
+        let own =
+            |slots_of: &Slots| -> Vec<MemberSlot> { slots_of.pick(&slots).cloned().collect() };
         let in_use = |error| PoolError::Superblock { device: info_name(&slots), cause: error };
         let geometry = &superblock.geometry;
         let of_main = (geometry.main, superblock.layout);
@@ -153,7 +152,7 @@ impl Volume {
         let set = MemberSet::new(of_first, label, needed.0, geometry);
         set.need(needed.0, needed.1);
         let composite = layout_over(superblock, None, Arc::clone(&set)).map_err(in_use)?;
-        let mut parts = vec![Part { disk_group: geometry.main, lane: None, composite }];
+        let mut parts = vec![PoolPart { disk_group: geometry.main, lane: None, composite }];
         for group in &superblock.added {
             let added = parts_over(&set, superblock, group, own(&group.slots)).map_err(in_use)?;
             added.iter().for_each(|part| part.composite.members().join_roster());
@@ -170,12 +169,12 @@ impl Volume {
         let volume = Volume { editions: Arc::default() };
         let device: SharedDevice = Arc::<dyn Composite>::clone(&composite);
         let (composite, below) = (Some(composite), None);
-        volume.set_edition(0, Edition { device, composite, below, parts, geometry });
+        volume.set_edition(Edition { device, composite, below, parts, geometry });
         Ok(volume)
     }
 }
 
-/// Takes out what was being added when power failed: nothing lies there (DG3).
+/// Takes out disk groups whose addition a crash interrupted: they have no contents (DG3).
 fn leave_out_adding(superblock: &mut Superblock) {
     let is_adding = |group: &&DiskGroup| group.state == DiskGroupState::Adding;
     let adding: Vec<u8> =
@@ -186,34 +185,29 @@ fn leave_out_adding(superblock: &mut Superblock) {
     }
 }
 
-/// Returns the parts of a disk group that was added, over the members in `slots`: one, or one for
-/// each member. Labels are written to them once they have joined the roster of `first`.
-///
-/// # Errors
-///
-/// What this software does not do.
+/// Returns the layouts of an added disk group: one, or one per round-robin member. Their members
+/// get no labels before [`MemberSet::join_roster`].
 pub(super) fn parts_over(
     first: &Arc<MemberSet>,
     superblock: &Superblock,
     group: &DiskGroup,
-    slots: Vec<Slot>,
-) -> Result<Vec<Part>, SuperblockError> {
+    slots: Vec<MemberSlot>,
+) -> Result<Vec<PoolPart>, SuperblockError> {
     let lanes = group.layout.lanes(group.slots.len());
     let each = slots.len() / usize::from(lanes);
-    let part = |(lane, slots): (u8, &[Slot])| {
+    let part = |(lane, slots): (u8, &[MemberSlot])| {
         let numbers = group.slots.iter().skip(usize::from(lane) * each).take(each).collect();
         let needed = needed_in(superblock, (group.number, group.layout), slots.len());
         let set = first.beside(numbers, slots.to_vec(), needed.0);
         set.need(needed.0, needed.1);
         let composite = layout_over(superblock, Some(group), set)?;
         let lane = (lanes > 1).then_some(lane);
-        Ok(Part { disk_group: group.number, lane, composite })
+        Ok(PoolPart { disk_group: group.number, lane, composite })
     };
     (0..lanes).zip(slots.chunks(each.max(1))).map(part).collect()
 }
 
-/// Returns how many of its `width` members disk group `number` cannot do without, and the own slot
-/// of the one that is not counted: on which none of its segments lies.
+/// Returns the number of needed members, and the own slot of an idle one (`set/needs.rs`).
 fn needed_in(
     superblock: &Superblock,
     (number, layout): (u8, Layout),
@@ -224,20 +218,18 @@ fn needed_in(
     (needed_of(layout, width - usize::from(idle.is_some())), idle)
 }
 
-/// Returns how many members a layout cannot do without (MS3).
 pub(super) fn needed_of(layout: Layout, width: usize) -> usize {
     match layout {
-        // Of a round-robin each member is by itself.
+        // Each round-robin member is a set by itself.
         Layout::Single | Layout::Mirror | Layout::RoundRobin => 1,
-        // R7.
-        Layout::Stripe { .. } if planted::is(Planted::StripeDoneWithout) => width - 1,
+        // A stripe needs every member (R7).
+        Layout::Stripe { .. } if planted!(StripeDoneWithout) => width - 1,
         Layout::Stripe { .. } => width,
         Layout::Raid5 { .. } => width.saturating_sub(1),
     }
 }
 
-/// Returns how many members of a layout may be away before data is nowhere; `None`: with any that
-/// it cannot do without the pool is refused.
+/// Returns how many members may be absent before data is lost. `None` where `needed_of` covers it.
 fn spared_by(layout: Layout) -> Option<usize> {
     match layout {
         Layout::Single | Layout::Mirror | Layout::RoundRobin => None,
@@ -246,11 +238,7 @@ fn spared_by(layout: Layout) -> Option<usize> {
     }
 }
 
-/// Puts the layout of a disk group over its members: of the main one, or of another.
-///
-/// # Errors
-///
-/// What this software does not do.
+/// Puts the layout of `added`, or of the main disk group, over its members.
 pub(super) fn layout_over(
     superblock: &Superblock,
     added: Option<&DiskGroup>,
@@ -267,42 +255,49 @@ pub(super) fn layout_over(
     let bytes = match (added, stripe) {
         (None, _) => geometry.device_bytes,
         (Some(group), None) => group.member_bytes,
-        (Some(group), Some(shape)) => {
-            geometry.striped_bytes(group.member_bytes, geometry.offset_in(group), shape)
-        }
+        (Some(group), Some(shape)) => geometry.striped_bytes(
+            group.member_bytes,
+            geometry.group_layout().offset_in(group),
+            shape,
+        ),
     };
     let groups_offset = match added {
         None => geometry.groups_offset,
-        // All of it is fixed regions.
+        // The journal is a fixed region.
         Some(group) if group.has_journal => group.member_bytes,
-        Some(group) => geometry.offset_in(group),
+        Some(group) => geometry.group_layout().offset_in(group),
     };
     let mut info = info_of(&set.view(), bytes);
-    // What would be written to one that is away is nowhere (R7); none of it is on one that comes.
+    // With too many members absent, writes would be lost (R7), so the group is read-only. A member
+    // without segments does not count.
     let coming = superblock.coming_slot().and_then(|(_, slot)| set.own_of(slot));
-    let is_away = |(own, slot): (usize, &Slot)| {
+    let is_away = |(own, slot): (usize, &MemberSlot)| {
         Some(own) != coming && slot.state != MemberState::Gone && slot.writable().is_none()
     };
     let away = set.view().iter().enumerate().filter(|slot| is_away(*slot)).count();
     let is_short = spared_by(layout).is_some_and(|spared| away > spared);
-    info.is_read_only |= is_short && !planted::is(Planted::LackingPoolWritten);
+    info.is_read_only |= is_short && !planted!(LackingPoolWritten);
     match (layout, stripe) {
         (Layout::Mirror, _) if geometry.fragment_bytes() != to_u64(PAGE_BYTES) => {
             Err(not("a mirror of fragments smaller than 4 KiB"))
         }
-        // Of one device there is no other copy, and nothing else is different.
+        // A single device has no other copy, and otherwise behaves as a mirror.
         (Layout::Single | Layout::Mirror | Layout::RoundRobin, _) => {
             Ok(Arc::new(Mirror::new(info, set, groups_offset)))
         }
         (Layout::Stripe { .. } | Layout::Raid5 { .. }, Some(shape)) => {
             let stripes = match added {
-                Some(group) => Some(geometry.added_stripes(shape, geometry.offset_in(group))),
+                Some(group) => Some(
+                    geometry
+                        .group_layout()
+                        .added_stripes(shape, geometry.group_layout().offset_in(group)),
+                ),
                 None => geometry.stripes(),
             };
             let stripes = stripes.ok_or_else(|| not("a layout without its stripes"))?;
-            // Of one that is in use the set knows how far it is.
+            // If the set was open before, its own layout is more recent.
             if let (None, Some(lay)) =
-                (set.lay(), superblock.geometry.lay_of(number).filter(Lay::is_reshaped))
+                (set.lay(), superblock.geometry.lay_of(number).filter(StripeMapping::is_reshaped))
             {
                 set.set_lay(lay);
             }
@@ -314,32 +309,35 @@ pub(super) fn layout_over(
     }
 }
 
-/// Puts each device into its slot; what the label says of paths becomes what they are.
-fn slots_of(superblock: &mut Superblock, judged: &Judged, devices: &[SharedDevice]) -> Vec<Slot> {
+fn slots_of(
+    superblock: &mut Superblock,
+    judged: &MemberAssessment,
+    devices: &[SharedDevice],
+) -> Vec<MemberSlot> {
     let mut slots = Vec::with_capacity(superblock.members.len());
     for (member, slot) in superblock.members.iter_mut().zip(&judged.slots) {
         let device = match slot {
-            // MJ3: what has missed writes is not read or written before it comes back.
-            members::Slot::Current(at)
-            | members::Slot::Joining(at)
-            | members::Slot::Stale(at)
-            | members::Slot::Older(at) => devices.get(*at),
-            members::Slot::Absent | members::Slot::Free => None,
+            // A stale device is kept, but neither read nor written before it returns (MJ3).
+            members::MemberSlotState::Current(at)
+            | members::MemberSlotState::Joining(at)
+            | members::MemberSlotState::Stale(at)
+            | members::MemberSlotState::Older(at) => devices.get(*at),
+            members::MemberSlotState::Absent | members::MemberSlotState::Free => None,
         };
-        // Its disk group was being added, and was left out.
+        // Gone if the addition of its disk group was undone.
         let device = device.filter(|_| !member.is_gone());
         if let Some(device) = device.filter(|device| device.info().name.starts_with('/')) {
             member.set_path(device.info().name.as_bytes());
         }
-        let mut at = Slot::new(device.map(Arc::clone), member.state);
+        let mut at = MemberSlot::new(device.map(Arc::clone), member.state);
         at.missed = member.missed;
-        if let (members::Slot::Older(_), Some(device)) = (slot, device) {
+        if let (members::MemberSlotState::Older(_), Some(device)) = (slot, device) {
             tracing::warn!(
                 device = device.info().name,
                 "its label is older than one that all members had: an older copy is in its place, \
                  or it has lost writes; it is not read, and gets all that the pool holds"
             );
-            // MJ7: the labels say so before anything is written.
+            // The labels mark it missing before the first write (MJ7).
             (at.state, at.missed) = (MemberState::Missing, None);
         }
         slots.push(at);
@@ -347,10 +345,9 @@ fn slots_of(superblock: &mut Superblock, judged: &Judged, devices: &[SharedDevic
     slots
 }
 
-/// Returns the spares that are there, with what they are called; the same of their paths.
 fn spares_of(
     superblock: &mut Superblock,
-    judged: &Judged,
+    judged: &MemberAssessment,
     devices: &[SharedDevice],
 ) -> Vec<([u8; 16], SharedDevice)> {
     let mut found = Vec::new();
@@ -364,15 +361,14 @@ fn spares_of(
     found
 }
 
-fn info_name(slots: &[Slot]) -> String {
+fn info_name(slots: &[MemberSlot]) -> String {
     let in_use = slots.iter().filter(|slot| !slot.is_away());
     let names = in_use.filter_map(|slot| Some(slot.device.as_ref()?.info().name.as_str()));
     names.collect::<Vec<&str>>().join(", ")
 }
 
-/// Returns what the members are together, `size_bytes` long: with sectors as large as the largest,
-/// and no better than the worst.
-fn info_of(slots: &[Slot], size_bytes: u64) -> DeviceInfo {
+/// Combines the members: the largest sectors, and the features that all of them have.
+fn info_of(slots: &[MemberSlot], size_bytes: u64) -> DeviceInfo {
     let in_use = slots.iter().filter(|slot| !slot.is_away());
     let infos: Vec<&DeviceInfo> =
         in_use.filter_map(|slot| Some(slot.device.as_ref()?.info())).collect();

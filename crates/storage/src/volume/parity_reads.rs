@@ -1,29 +1,29 @@
-//! Why parity is read: for reads with a member away or a range that does not verify, for recovery,
-//! and by jobs. Never for a write (R5 of `striped.rs`), which is asserted.
+//! Counters of parity reads by reason. A write must never read parity (R5 of `striped.rs`): this is
+//! asserted.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who reads parity.
+/// The reason of a parity read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParityReader {
-    /// A read of what a member does not give.
+    /// A degraded read.
     Degraded,
-    /// A read of what does not verify, and its repair.
+    /// A repair of a range that does not verify.
     Repair,
-    /// Recovery after a crash, and a check.
+    /// Recovery after a crash, or a check.
     Recovery,
-    /// What makes a member whole, or moves a segment to stripes of another width.
+    /// A rebuild, or a move of a segment to stripes of another width.
     Rebuild,
     /// A scrub.
     Scrub,
-    /// A read of several units: what lies between them on a member comes with them, unused.
+    /// A read of several units, which includes the parity units between.
     Beside,
 }
 
 impl ParityReader {
-    /// Every reader, in the order of the counters.
+    /// Every reason, in the order of the counters.
     pub const ALL: [ParityReader; 6] = [
         ParityReader::Degraded,
         ParityReader::Repair,
@@ -45,19 +45,18 @@ impl ParityReader {
     }
 }
 
-/// Bytes of parity that were read of a member, by who did.
+/// Bytes of parity read from a member, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParityReads([u64; ParityReader::ALL.len()]);
 
 impl ParityReads {
-    /// Returns what one reader has read.
+    /// Returns the bytes for one reason.
     #[must_use]
     pub fn of(&self, reader: ParityReader) -> u64 {
         self.0[reader.index()]
     }
 }
 
-/// Counts that threads add to.
 #[derive(Debug, Default)]
 pub(super) struct ParityReadCounters([AtomicU64; ParityReader::ALL.len()]);
 
@@ -72,28 +71,27 @@ impl ParityReadCounters {
 }
 
 thread_local! {
-    /// Writes to stripes that this thread is handing to members.
     static HANDING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A write to stripes that is being handed to members: whatever this thread reads of one before it
-/// is dropped is read for the write. It stays on its thread, whose count it is in.
+/// A submission of a write to stripes by this thread. A read during it would be for the write. Not
+/// `Send`.
 #[derive(Debug)]
-pub(super) struct Handing(PhantomData<*const ()>);
+pub(super) struct StripeSubmission(PhantomData<*const ()>);
 
-impl Handing {
-    pub(super) fn begin() -> Handing {
+impl StripeSubmission {
+    pub(super) fn begin() -> StripeSubmission {
         HANDING.set(HANDING.get() + 1);
-        Handing(PhantomData)
+        StripeSubmission(PhantomData)
     }
 
-    /// Asserts that a request which reads, if `is_read`, is for no write.
+    /// Asserts that a read request is not part of a write.
     pub(super) fn assert_none(is_read: bool) {
         debug_assert!(!is_read || HANDING.get() == 0, "a write of stripes reads (R5)");
     }
 }
 
-impl Drop for Handing {
+impl Drop for StripeSubmission {
     fn drop(&mut self) {
         HANDING.set(HANDING.get() - 1);
     }

@@ -1,155 +1,145 @@
-//! A raid5 or stripe gets a member more, or has one less, while the pool is in use: its segments
-//! are moved, one after the other, from stripes of the old width to stripes of the new one.
-//!
-//! `format::reshape` says how segments lie meanwhile. No place of the pool changes: a segment keeps
-//! its number, and so does all that is in it.
+//! Reshaping a raid5 or stripe of an open pool to one member more or less. Segments move one by one
+//! from stripes of the old width to stripes of the new one, and keep number and contents.
+//! `format::reshape` describes the layout meanwhile.
 //!
 //! # Invariants
 //!
-//! - RP1: The new place of a segment is written while the labels say that it, and all behind it,
-//!   lies where it did; what they say of it is true until they say otherwise.
-//! - RP2: Nobody writes to a segment between the moment at which it is read to be moved and the one
-//!   at which the labels say where it is, durably, and all who ask are told so.
-//! - RP3: A segment whose new place meets its old one is written to another segment first, and the
-//!   labels say so, durably, before its old place is written to.
+//! - RP1: While a segment is written to its new place, the labels still place this segment, and all
+//!   that follow, at the old width. The labels are correct at each moment.
+//! - RP2: From the read of a segment until the labels with its new place are durable and in use, no
+//!   write changes the segment.
+//! - RP3: A segment whose new place overlaps its old one is first copied to another segment. The
+//!   labels name that copy, durably, before the old place is overwritten.
 //!
 //! # Crashes
 //!
-//! A cut before the labels are written leaves the segments where they were: nothing that is not
-//! moved lies in the new places (RL1, RP3). A cut afterwards leaves them in their new places, whole
-//! and flushed. A label that keeps a segment elsewhere says what it is: whoever opens the pool for
-//! writing moves it to its new place before anything else is written.
+//! Before the label update the segments are in their old places, which the move has not overwritten
+//! (RL1, RP3). After the update they are in their new places, flushed. If the labels name a copy in
+//! another segment, an open for writing moves that copy to the new place before all other writes.
 //!
 //! # Concurrency
 //!
-//! Writers to segments that are moved wait (`ranges.rs`), for some of them and no longer than it
-//! takes to read and write these. Readers do not: who has asked where a segment is and reads late
-//! may read what was written over it. All that is read is verified, and read again where it is now.
+//! A batch of segments moves while writes to them wait (`ranges.rs`). Reads do not wait, so a read
+//! of an old place may return overwritten bytes. All reads are verified, and repeated at the
+//! current place.
 //!
-//! Not here: the new member gets its fixed regions like any that joins (`joining.rs`); what is
-//! given up before a member goes, and how it goes (`narrowing.rs`). Decisions 0090 and 0091 have
-//! the argument.
+//! Not here: the fixed regions of an added member (`joining.rs`), and removals (`narrowing.rs`).
+//! Decisions 0090 and 0091 have the argument.
 
+use super::Membership;
 use std::ops::Range;
 use std::sync::Arc;
 
 use format::disk_group::DiskGroupState;
 use format::geometry::Geometry;
 use format::members::{Member, MemberState};
-use format::reshape::{KeptSegment, Lay, Reshape, Towards};
+use format::reshape::{Reshape, ReshapeDirection, SegmentCopy, StripeMapping};
 use format::stripes::Stripes;
 use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
+use runtime::{planted, unless_planted};
 
 use super::attaching::{check_place, member_on, put_in};
-use super::growth::changes_to_come;
 use super::joining::ReplaceError;
 use super::longer::why_no_more;
 use super::narrowing::is_lacking;
-use super::set::{Change, MemberSet, take_table};
-use super::slot::Slot;
+use super::set::{LabelChange, MemberSet, take_table};
+use super::slot::MemberSlot;
 use super::striped::Striped;
-use super::{AttachError, Changing, Volume};
-use crate::device::{DeviceError, Purpose, Redundancy, SharedDevice};
+use super::{AttachError, LayoutChangeGuard};
+use crate::device::{DeviceError, IoPurpose, Redundancy, SharedDevice};
 
-/// How far a disk group is that gets a member more, or one less.
+/// Progress of a reshape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reshaping {
-    /// What the labels say.
+pub struct ReshapeProgress {
+    /// State in the labels.
     pub reshape: Reshape,
-    /// Segments that the disk group has.
+    /// Segments of the disk group.
     pub segments: u64,
-    /// How they lie.
-    pub lay: Lay,
+    /// Where each segment lies.
+    pub lay: StripeMapping,
 }
 
-impl Reshaping {
-    /// Returns the segments, by number in the disk group, that can be moved next, `most` at most,
-    /// and whether they must be kept elsewhere first; none: all are moved.
+impl ReshapeProgress {
+    /// Returns the segments to move next, at most `most`, by number in the disk group, and whether
+    /// they must first be copied to another segment (RP3). Empty at the end.
     #[must_use]
     pub fn next(&self, most: u64) -> (Range<u64>, bool) {
-        let kept_first = match planted::is(Planted::ReshapeKeepsNothing) {
-            true => 0,
-            false => self.lay.kept_first(),
-        };
+        let kept_first = if planted!(ReshapeKeepsNothing) { 0 } else { self.lay.kept_first() };
         let border = self.reshape.moved;
         match self.reshape.towards {
-            Towards::Wide if border >= self.segments => (border..border, false),
-            Towards::Wide if border < kept_first => (border..border + 1, true),
-            Towards::Wide => {
+            ReshapeDirection::Wide if border >= self.segments => (border..border, false),
+            ReshapeDirection::Wide if border < kept_first => (border..border + 1, true),
+            ReshapeDirection::Wide => {
                 let to = self.lay.may_move_to(border).min(border + most).min(self.segments);
                 (border..to.max(border + 1), false)
             }
-            Towards::Narrow if border == 0 => (0..0, false),
-            Towards::Narrow if border <= kept_first => (border - 1..border, true),
-            Towards::Narrow => {
+            ReshapeDirection::Narrow if border == 0 => (0..0, false),
+            ReshapeDirection::Narrow if border <= kept_first => (border - 1..border, true),
+            ReshapeDirection::Narrow => {
                 let from = self.lay.may_move_from(border).max(border.saturating_sub(most));
                 (from.min(border - 1)..border, false)
             }
         }
     }
 
-    /// Returns how many segments are moved.
+    /// Returns the number of moved segments.
     #[must_use]
     pub fn moved(&self) -> u64 {
         match self.reshape.towards {
-            Towards::Wide => self.reshape.moved,
-            Towards::Narrow => self.segments.saturating_sub(self.reshape.moved),
+            ReshapeDirection::Wide => self.reshape.moved,
+            ReshapeDirection::Narrow => self.segments.saturating_sub(self.reshape.moved),
         }
     }
 
-    /// Whether `segments` are those next to the border.
     fn is_next(&self, segments: &Range<u64>) -> bool {
         self.reshape.moved == border_of(self.reshape.towards, segments, false)
     }
 }
 
-/// Returns where the border is before `segments` are moved, and afterwards.
-fn border_of(towards: Towards, segments: &Range<u64>, is_moved: bool) -> u64 {
+fn border_of(towards: ReshapeDirection, segments: &Range<u64>, is_moved: bool) -> u64 {
     match (towards, is_moved) {
-        (Towards::Wide, false) | (Towards::Narrow, true) => segments.start,
-        (Towards::Wide, true) | (Towards::Narrow, false) => segments.end,
+        (ReshapeDirection::Wide, false) | (ReshapeDirection::Narrow, true) => segments.start,
+        (ReshapeDirection::Wide, true) | (ReshapeDirection::Narrow, false) => segments.end,
     }
 }
 
-/// What became of segments that were to be moved.
+/// The outcome of a move of segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Moved {
-    /// They are in their new places.
+pub enum SegmentMoveOutcome {
+    /// The segments are in their new places.
     All,
-    /// Somebody writes to them, or changes what they are: to be tried again a little later.
+    /// A write or a change of kind is in flight: retry later.
     Busy,
-    /// A member is not online, and nothing is moved without it.
+    /// A member is not online: no segment moves.
     Away,
-    /// What is to be moved cannot be read.
+    /// A segment is unreadable.
     Unread {
-        /// What a member said.
+        /// Error of the member.
         cause: String,
     },
 }
 
-/// By which way segments are moved.
+/// How a segment moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Straight to their new places, which meet nothing that is not moved.
+pub enum SegmentMoveMode {
+    /// Directly to places that overlap no segment still to move.
     Straight,
-    /// One by way of another, by its number in the disk group, that nobody else has.
+    /// Through a copy in this free segment of the disk group.
     Segment(u64),
-    /// One in which nothing is in use, as far as is known.
+    /// Without data, because the segment should be unused.
     Free,
 }
 
-/// How a segment is kept; `None`: nothing in it is in use. An error: it cannot be told now.
-pub type KindOf<'k> = &'k dyn Fn(u64) -> Result<Option<Redundancy>, Busy>;
+/// Returns the redundancy of a segment, or `None` if it is unused.
+pub type KindOf<'k> = &'k dyn Fn(u64) -> Result<Option<Redundancy>, SegmentBusyError>;
 
-/// Somebody changes what a segment is.
+/// The kind of a segment is changing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Busy;
+pub struct SegmentBusyError;
 
-impl Changing<'_> {
-    /// Makes `device` a further member of the raid5 or stripe that has the member in slot `beside`:
-    /// see the module's header. It is joining first, as one that is attached to a mirror
-    /// ([`Changing::attach`]). `superblock`, the current label, becomes what the labels say.
+impl LayoutChangeGuard<'_> {
+    /// Adds `device` to the raid5 or stripe of the member in slot `beside`, and returns its slot.
+    /// The member is joining at first. Sets `superblock`, the current label, to the written one.
     ///
     /// # Errors
     ///
@@ -163,123 +153,128 @@ impl Changing<'_> {
     ) -> Result<usize, AttachError> {
         let volume = self.volume();
         let members = volume.members().ok_or(ReplaceError::NotSeveral)?;
-        let label = members.label().ok_or(ReplaceError::NotSeveral)?;
-        // One for the beginning, and one for the end.
-        let kept = changes_to_come(&label) + 1;
-        let edition = volume.next_edition(kept).map_err(|_| AttachError::Often)?;
+        members.label().ok_or(ReplaceError::NotSeveral)?;
         let mut widened = Err(ReplaceError::NoSlot { slot: beside }.into());
         let changed = members.change_with(|slots, label| {
-            let number = match volume.may_widen(slots, label, beside, &device) {
+            let number = match volume.membership().may_widen(slots, label, beside, &device) {
                 Ok(number) => number,
                 Err(refusal) => {
                     widened = Err(refusal);
-                    return (Change::Nothing, None);
+                    return (LabelChange::Nothing, None);
                 }
             };
-            let Some((set, _)) = members.of_slot(beside) else { return (Change::Nothing, None) };
+            let Some((set, _)) = members.of_slot(beside) else {
+                return (LabelChange::Nothing, None);
+            };
             let slot = label.begin_reshape(number, member_on(&device, id));
             if let Some(lay) = label.geometry.lay_of(number) {
                 set.set_lay(lay);
             }
             set.take_last_slot(slot);
-            // Its number is behind all others; nothing lies on it.
+            // Without segments yet, the added member, in the last own slot, is idle.
             set.need(set.needed(), Some(set.own_count() - 1));
-            put_in(slots, slot, Slot::new(Some(device), MemberState::Joining));
+            put_in(slots, slot, MemberSlot::new(Some(device), MemberState::Joining));
             widened = Ok(slot);
-            (Change::States, Some(slot))
+            (LabelChange::States, Some(slot))
         });
         changed.map_err(ReplaceError::Device)?;
         let slot = widened?;
-        volume.take_label(superblock);
-        volume.show(edition, superblock).map_err(|_| AttachError::Often)?;
+        volume.membership().take_label(superblock);
+        volume.show(superblock)?;
         Ok(slot)
     }
 
-    /// Moves `segments`, by their numbers in the disk group that is reshaped. All is durable when
-    /// this returns.
+    /// Moves `segments`, by number in the reshaped disk group. Durable at the return.
     ///
     /// # Errors
     ///
-    /// What a member said that the layout needs: the pool must stop writing.
+    /// A needed member failed: the pool must stop writing.
     pub fn move_segments(
         &self,
         segments: Range<u64>,
-        way: Way,
+        way: SegmentMoveMode,
         kind_of: KindOf<'_>,
-    ) -> Result<Moved, DeviceError> {
+    ) -> Result<SegmentMoveOutcome, DeviceError> {
         let volume = self.volume();
-        let Some(reshaping) = volume.reshaping() else { return Ok(Moved::All) };
+        let Some(reshaping) = volume.membership().reshaping() else {
+            return Ok(SegmentMoveOutcome::All);
+        };
         if !reshaping.is_next(&segments) {
-            return Ok(Moved::Busy);
+            return Ok(SegmentMoveOutcome::Busy);
         }
         let towards = reshaping.reshape.towards;
-        let Some((set, striped)) = volume.reshaped() else { return Ok(Moved::Busy) };
+        let Some((set, striped)) = volume.membership().reshaped() else {
+            return Ok(SegmentMoveOutcome::Busy);
+        };
         let lay = reshaping.lay;
         let held = start_of(&lay, segments.start)..start_of(&lay, segments.end);
-        // RP2.
-        let is_planted = planted::is(Planted::ReshapeNotHeld);
-        let hold = if is_planted { None } else { set.try_hold(held) };
-        if hold.is_none() && !is_planted {
-            return Ok(Moved::Busy);
+        // Keeps writes out (RP2).
+        let hold = set.try_hold(held);
+        if hold.is_none() && !planted!(ReshapeNotHeld) {
+            return Ok(SegmentMoveOutcome::Busy);
         }
-        // Behind it: from now on who fails is told of the range that is held (MS5).
-        if volume.lacks_to_reshape() {
-            return Ok(Moved::Away);
+        // Checked under the hold: if a member fails later, its stale parts include the range (MS5).
+        if volume.membership().lacks_to_reshape() {
+            return Ok(SegmentMoveOutcome::Away);
         }
         let mut kinds = Vec::new();
         for segment in segments.clone() {
             match kind_of(segment) {
                 Ok(kind) => kinds.extend(kind.map(|kind| (segment, kind))),
-                Err(Busy) => return Ok(Moved::Busy),
+                Err(SegmentBusyError) => return Ok(SegmentMoveOutcome::Busy),
             }
         }
         let changed = match way {
-            Way::Straight => move_straight(&set, &striped, (towards, &segments), &kinds),
-            Way::Free if !kinds.is_empty() => return Ok(Moved::Busy),
-            Way::Free => note(&set, border_of(towards, &segments, true), None),
-            Way::Segment(at) => move_by_way(&set, &striped, (towards, segments.start, at), &kinds),
+            SegmentMoveMode::Straight => {
+                move_straight(&set, &striped, (towards, &segments), &kinds)
+            }
+            SegmentMoveMode::Free if !kinds.is_empty() => return Ok(SegmentMoveOutcome::Busy),
+            SegmentMoveMode::Free => note(&set, border_of(towards, &segments, true), None),
+            SegmentMoveMode::Segment(at) => {
+                move_by_way(&set, &striped, (towards, segments.start, at), &kinds)
+            }
         };
         if let Some(hold) = hold {
             hold.note_written();
         }
         match changed {
-            Ok(Moved::Unread { .. }) if volume.lacks_to_reshape() => Ok(Moved::Away),
+            Ok(SegmentMoveOutcome::Unread { .. }) if volume.membership().lacks_to_reshape() => {
+                Ok(SegmentMoveOutcome::Away)
+            }
             changed => changed,
         }
     }
 
-    /// Says that the disk group whose segments have all moved lies as any other, durably. Returns
-    /// its number; `None`: there is none, or not all have.
+    /// Ends a reshape to more members, durably. Returns the number of the disk group. `None` if
+    /// segments are still to be moved, there is no such reshape, or a member is absent.
     ///
     /// # Errors
     ///
-    /// What a member said that the layout needs: the pool must stop writing.
+    /// A needed member failed: the pool must stop writing.
     pub fn end_reshape(&self) -> Result<Option<u8>, DeviceError> {
         let volume = self.volume();
-        let Some(reshaping) = volume.reshaping() else { return Ok(None) };
-        let Some((set, _)) = volume.reshaped() else { return Ok(None) };
-        let is_wide = reshaping.reshape.towards == Towards::Wide;
+        let Some(reshaping) = volume.membership().reshaping() else { return Ok(None) };
+        let Some((set, _)) = volume.membership().reshaped() else { return Ok(None) };
+        let is_wide = reshaping.reshape.towards == ReshapeDirection::Wide;
         if reshaping.reshape.moved < reshaping.segments || !is_wide {
             return Ok(None);
         }
-        // It was kept for this.
-        let Ok(edition) = volume.next_edition(0) else { return Ok(None) };
         let mut ended = Ok(());
         let mut lacks = false;
         set.change(|_, label| {
-            // What it has missed goes by parts of the pool, which change.
+            // The size of parts changes: maps of stale parts would be wrong.
             lacks = is_lacking(&set, None);
             if lacks {
-                return Change::Nothing;
+                return LabelChange::Nothing;
             }
             ended = label.end_reshape();
             if ended.is_err() {
-                return Change::Nothing;
+                return LabelChange::Nothing;
             }
             if reshaping.reshape.disk_group == label.geometry.main {
-                set.cut_anew(&label.geometry);
+                set.cut_rebuild(&label.geometry);
             }
-            Change::Table
+            LabelChange::Table
         })?;
         if lacks {
             return Ok(None);
@@ -288,21 +283,23 @@ impl Changing<'_> {
             tracing::error!(%error, "a disk group cannot be what it has become");
             return Ok(None);
         }
-        set.set_lay(Lay::from(reshaping.lay.wide));
-        volume.show_label(edition);
+        set.set_lay(StripeMapping::from(reshaping.lay.wide));
+        volume.membership().show_label();
         Ok(Some(reshaping.reshape.disk_group))
     }
 
-    /// Moves a segment to its new place that a crash has left elsewhere. To be called before
-    /// anything is written to the groups.
+    /// Completes a move that a crash interrupted, from the copy in another segment. Must precede
+    /// writes to allocation groups.
     ///
     /// # Errors
     ///
-    /// What a member said that the layout needs.
+    /// A needed member failed.
     pub fn end_interrupted_move(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
         let volume = self.volume();
-        let Some(reshaping) = volume.reshaping() else { return Ok(()) };
-        let (Some(kept), Some((set, striped))) = (reshaping.reshape.kept, volume.reshaped()) else {
+        let Some(reshaping) = volume.membership().reshaping() else { return Ok(()) };
+        let (Some(kept), Some((set, striped))) =
+            (reshaping.reshape.kept, volume.membership().reshaped())
+        else {
             return Ok(());
         };
         let (lay, segment) = (reshaping.lay, reshaping.reshape.moved);
@@ -310,44 +307,39 @@ impl Changing<'_> {
         let stripes = new_of(&lay, towards);
         let kind = if kept.is_pages { Redundancy::Copies } else { Redundancy::Parity };
         let bytes = striped.read_kept(start_of(&lay, kept.at), kind)?;
-        if !planted::is(Planted::ReshapeKeptForgotten) {
-            // Who is away learns that it has missed this (MS5).
-            let start = start_of(&lay, segment);
-            let in_flight = set.begin_write(start..start + stripes.segment_bytes);
-            striped.write_moved(&stripes, (start, kind), &bytes, Some(in_flight))?;
-            set.submit_flush(Purpose::Cleaner).wait()?;
-        }
+        // Registered as a write in flight, so that its range becomes stale on absent members (MS5).
+        let start = start_of(&lay, segment);
+        let in_flight = set.begin_write(start..start + stripes.segment_bytes);
+        striped.write_moved(&stripes, (start, kind), &bytes, Some(in_flight))?;
+        set.submit_flush(IoPurpose::Cleaner).wait()?;
         note(&set, border_of(towards, &(segment..segment + 1), true), None)?;
-        volume.take_label(superblock);
+        volume.membership().take_label(superblock);
         Ok(())
     }
 }
 
-impl Volume {
-    /// Returns how far the disk group is that gets a member more, or one less; `None`: there is
-    /// none.
+impl Membership<'_> {
+    /// Returns the progress of the reshape of a disk group. `None` without one.
     #[must_use]
-    pub fn reshaping(&self) -> Option<Reshaping> {
+    pub fn reshaping(&self) -> Option<ReshapeProgress> {
         let label = self.members()?.label()?;
         let reshape = label.geometry.reshape?;
         let lay = label.geometry.lay_of(reshape.disk_group)?;
         let segments = label.geometry.segments_in(reshape.disk_group);
-        Some(Reshaping { reshape, segments, lay })
+        Some(ReshapeProgress { reshape, segments, lay })
     }
 
-    /// Whether one of its members is not online: nothing is moved then.
+    /// Whether a member of the reshaped disk group is not online: then no segment moves.
     #[must_use]
     pub fn lacks_to_reshape(&self) -> bool {
         self.reshaping().is_some_and(|it| self.lacks_in(it.reshape.disk_group))
     }
 
-    /// Returns the members of a disk group in one part.
     pub(super) fn set_of(&self, disk_group: u8) -> Option<Arc<MemberSet>> {
         let part = self.now().parts.iter().find(|part| part.disk_group == disk_group)?;
         Some(Arc::clone(part.composite.members()))
     }
 
-    /// Returns its members, and its layout.
     fn reshaped(&self) -> Option<(Arc<MemberSet>, Striped)> {
         let label = self.members()?.label()?;
         let number = label.geometry.reshape?.disk_group;
@@ -358,16 +350,14 @@ impl Volume {
         Some((Arc::clone(&set), Striped::new(info, set, stripes)))
     }
 
-    /// Shows the disk groups as the labels say that they have become.
-    pub(super) fn show_label(&self, edition: usize) {
+    pub(super) fn show_label(&self) {
         if let Some(label) = self.members().and_then(|members| members.label())
-            && let Err(error) = self.show(edition, &label)
+            && let Err(error) = self.show(&label)
         {
             tracing::error!(%error, "a disk group cannot be shown as what it has become");
         }
     }
 
-    /// Makes `superblock` what the labels say.
     pub(super) fn take_label(&self, superblock: &mut Superblock) {
         if let Some(label) = self.members().and_then(|members| members.label()) {
             superblock.sequence = label.sequence;
@@ -375,11 +365,11 @@ impl Volume {
         }
     }
 
-    /// Returns the number of the disk group that has the member in slot `beside`, if `device` may
-    /// become a further member of it. Called with the label's lock held.
+    /// Returns the disk group of slot `beside`, if `device` may be added. LOCK: under the label's
+    /// lock.
     fn may_widen(
         &self,
-        slots: &[Slot],
+        slots: &[MemberSlot],
         label: &Superblock,
         beside: usize,
         device: &SharedDevice,
@@ -392,7 +382,7 @@ impl Volume {
         if label.geometry.reshape.is_some() || label.geometry.last_groups.is_some() {
             return Err(AttachError::Reshaped);
         }
-        // Own slots of members that were taken out stay theirs until the pool is opened again.
+        // Own slots are limited, and reused only after the next open.
         let set = self.members().and_then(|members| members.of_slot(beside));
         if set.is_some_and(|(set, _)| set.has_many_gone()) {
             return Err(AttachError::Often);
@@ -426,7 +416,7 @@ impl Volume {
     }
 }
 
-/// Refuses a move after which the disk group could not grow.
+/// Refuses a reshape after which the disk group could not grow.
 fn check_growth(label: &Superblock, number: u8) -> Result<(), AttachError> {
     let mut coming = label.clone();
     coming.begin_reshape(number, Member::new([0; 16], 0));
@@ -439,7 +429,8 @@ fn check_growth(label: &Superblock, number: u8) -> Result<(), AttachError> {
         }
         Some(group) => {
             let own = coming.added.iter().find(|own| own.number == number);
-            let grown = own.map(|own| coming.geometry.grown_added(own, group.member_bytes));
+            let grown =
+                own.map(|own| coming.geometry.group_layout().grown_added(own, group.member_bytes));
             let (bytes, limit) = grown.unwrap_or((0, None));
             (own.is_some_and(|own| bytes > own.member_bytes), limit)
         }
@@ -457,9 +448,9 @@ fn check_growth(label: &Superblock, number: u8) -> Result<(), AttachError> {
 fn move_straight(
     set: &Arc<MemberSet>,
     striped: &Striped,
-    (towards, segments): (Towards, &Range<u64>),
+    (towards, segments): (ReshapeDirection, &Range<u64>),
     kinds: &[(u64, Redundancy)],
-) -> Result<Moved, DeviceError> {
+) -> Result<SegmentMoveOutcome, DeviceError> {
     let lay = striped.lay_now();
     for &(segment, kind) in kinds {
         let start = start_of(&lay, segment);
@@ -469,20 +460,18 @@ fn move_straight(
         };
         striped.write_moved(&new_of(&lay, towards), (start, kind), &bytes, None)?;
     }
-    if !planted::is(Planted::ReshapeUnflushed) {
-        // CRASH: the new places are durable before the labels name them.
-        set.submit_flush(Purpose::Cleaner).wait()?;
-    }
+    // CRASH: the new places are durable before the labels name them.
+    unless_planted!(ReshapeUnflushed, set.submit_flush(IoPurpose::Cleaner).wait()?);
     note(set, border_of(towards, segments, true), None)
 }
 
-/// Moves a segment whose new place meets its old one by way of segment `at` (RP3).
+/// Moves a segment whose new place overlaps its old one, through segment `at` (RP3).
 fn move_by_way(
     set: &Arc<MemberSet>,
     striped: &Striped,
-    (towards, segment, at): (Towards, u64, u64),
+    (towards, segment, at): (ReshapeDirection, u64, u64),
     kinds: &[(u64, Redundancy)],
-) -> Result<Moved, DeviceError> {
+) -> Result<SegmentMoveOutcome, DeviceError> {
     let lay = striped.lay_now();
     if let Some(&(_, kind)) = kinds.first() {
         let (start, copy) = (start_of(&lay, segment), start_of(&lay, at));
@@ -491,56 +480,57 @@ fn move_by_way(
             Err(error) => return Ok(unread(&error)),
         };
         striped.write_moved(&lay.at(copy), (copy, Redundancy::Parity), &bytes, None)?;
-        set.submit_flush(Purpose::Cleaner).wait()?;
+        set.submit_flush(IoPurpose::Cleaner).wait()?;
         let is_pages = kind == Redundancy::Copies;
-        // CRASH: from here on it is read there.
-        let noted = note(set, segment, Some(KeptSegment { at, is_pages }))?;
-        if noted != Moved::All {
+        // CRASH: from this update on the segment is read from its copy.
+        let noted = note(set, segment, Some(SegmentCopy { at, is_pages }))?;
+        if noted != SegmentMoveOutcome::All {
             return Ok(noted);
         }
         striped.write_moved(&new_of(&lay, towards), (start, kind), &bytes, None)?;
-        set.submit_flush(Purpose::Cleaner).wait()?;
+        set.submit_flush(IoPurpose::Cleaner).wait()?;
     }
     note(set, border_of(towards, &(segment..segment + 1), true), None)
 }
 
-fn unread(error: &DeviceError) -> Moved {
-    Moved::Unread { cause: error.to_string() }
+fn unread(error: &DeviceError) -> SegmentMoveOutcome {
+    SegmentMoveOutcome::Unread { cause: error.to_string() }
 }
 
-/// Returns how segments lie that are moved.
-fn new_of(lay: &Lay, towards: Towards) -> Stripes {
+fn new_of(lay: &StripeMapping, towards: ReshapeDirection) -> Stripes {
     match towards {
-        Towards::Wide => lay.wide,
-        Towards::Narrow => lay.narrow,
+        ReshapeDirection::Wide => lay.wide,
+        ReshapeDirection::Narrow => lay.narrow,
     }
 }
 
-/// Returns the first byte of a segment of a disk group, in bytes of that.
-fn start_of(lay: &Lay, segment: u64) -> u64 {
+fn start_of(lay: &StripeMapping, segment: u64) -> u64 {
     let ahead = segment.saturating_mul(lay.narrow.segment_bytes);
     lay.narrow.groups_offset.saturating_add(ahead)
 }
 
-/// Says in the labels, durably, and then to all who ask, which segments are moved. Not where the
-/// first of them would lie on a member that has failed meanwhile, and that nobody needed before:
-/// nothing is moved then.
-fn note(set: &Arc<MemberSet>, moved: u64, kept: Option<KeptSegment>) -> Result<Moved, DeviceError> {
-    let (mut lay, mut noted) = (None, Moved::All);
+/// Records the border and the copied segment in the labels, durably, and then in the set. Refuses
+/// if segments would then depend on a failed member, which was idle until now.
+fn note(
+    set: &Arc<MemberSet>,
+    moved: u64,
+    kept: Option<SegmentCopy>,
+) -> Result<SegmentMoveOutcome, DeviceError> {
+    let (mut lay, mut noted) = (None, SegmentMoveOutcome::All);
     set.change(|slots, label| {
-        let Some(reshape) = label.geometry.reshape else { return Change::Nothing };
+        let Some(reshape) = label.geometry.reshape else { return LabelChange::Nothing };
         let before = label.geometry.reshape;
         label.geometry.reshape = Some(Reshape { moved, kept, ..reshape });
         if label.coming_slot().is_none() && !set.need_as(label, slots) {
-            (label.geometry.reshape, noted) = (before, Moved::Away);
-            return Change::Nothing;
+            (label.geometry.reshape, noted) = (before, SegmentMoveOutcome::Away);
+            return LabelChange::Nothing;
         }
         lay = label.geometry.lay_of(reshape.disk_group);
-        Change::Table
+        LabelChange::Table
     })?;
     if let Some(lay) = lay {
         set.set_lay(lay);
-        // CRASH: the labels are durable; only now does nobody need the one that leaves.
+        // CRASH: the labels are durable before a leaving member counts as idle.
         if let Some(label) = set.label() {
             set.need_as(&label, &set.all());
         }

@@ -1,131 +1,127 @@
-//! A member that was away comes back, and gets what it has missed.
-//!
-//! It is joining from then on, as a device that takes the place of another is (`joining.rs`); but
-//! it still has what was written before it went, so only pieces in which the map of the labels has
-//! a part are made anew.
+//! The return of an absent member. It is joining, like a replacement (`joining.rs`), but keeps its
+//! contents, and only pieces that its map of stale parts includes are rebuilt.
 //!
 //! # Invariants
 //!
-//! - RN1: A device comes back only to the slot whose id it has, with a label of the pool's history,
-//!   and while no request to it is unanswered: none of them may land later than what it gets now.
-//! - RN2: The map of a member lives until the labels call it online. One that goes again meanwhile
-//!   keeps all of it, and what it misses then besides.
-//! - RN3: A member whose label is older than the one it had when it went is not what went, but an
-//!   older copy of it: what its map says does not hold, and it gets everything. So does one that
-//!   was away for longer than labels remember (MJ9).
-//! - RN4: Where no other member gives a page of data, a member that comes back keeps its own as it
-//!   is: it may be right, and is told from another by the checks of blocks.
-//! - RN5: What the others do not give as it should be is looked for on a member that comes back
-//!   before its piece is made anew. It is taken if it is what is there now: a block by the check
-//!   that a summary or a pointer has of it, a page of metadata by the LSN that its LSN page lists.
-//!   What verifies in itself alone may be of before, and is never taken.
+//! - RN1: A device returns only to the slot with its id, with a label of the pool's history, and
+//!   without unanswered requests: none of them may overwrite later contents.
+//! - RN2: The map of a member is kept until the labels list it as online. If the member leaves
+//!   before, later stale parts are added to the map.
+//! - RN3: A member whose label is older than at its departure is an outdated copy: its map is not
+//!   valid, and it gets a full rebuild. So does a member whose absence is older than the history in
+//!   the labels (MJ9).
+//! - RN4: A page of data that is unreadable on all other members stays as it is on a returning
+//!   member. Whether it is right is left to the checksums of blocks.
+//! - RN5: Until its piece is rebuilt, a returning member may serve to repair damage on the others.
+//!   Its contents are used only if proven current: a block by the checksum in a summary or pointer,
+//!   a page of metadata by the LSN in its LSN page. A checksum in the page itself proves nothing.
 //!
 //! # Crashes
 //!
-//! The label of the member is written when those of the others say that it is joining, and later
-//! that it is online: one that is lost in between is a member that they know.
+//! The label of the member is written after those of the others, both when it becomes joining and
+//! when it becomes online. If a crash prevents that, the other labels list the member.
 //!
-//! What the map does not have is on the member as it was durable there: MS5, and decision 0064. A
-//! crash in the middle leaves it joining, with its map and its cursor, and the walk goes on.
+//! Parts outside the map are durable on the member (MS5, decision 0064). After a crash the member
+//! is joining, with its map and its cursor, and the rebuild resumes.
 
+use super::Membership;
 use format::members::MemberState;
-use format::missed::Parts;
+use format::missed::StaleParts;
 use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
+use runtime::{if_planted, planted};
 
-use super::Volume;
 use super::joining::ReplaceError;
-use super::set::Change;
-use super::slot::Slot;
+use super::set::LabelChange;
+use super::slot::MemberSlot;
 use crate::device::{DeviceError, SharedDevice};
-use crate::members::{Found, MembersError, is_forgotten, judge_return};
+use crate::members::{LabelledDevice, MembersError, is_forgotten, judge_return};
 use crate::pool::{PoolError, read_superblock};
 
-/// Why a member cannot come back.
+/// Why a member cannot return.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReturnError {
-    /// What a new device could not be either.
+    /// The device could not replace a member either.
     #[error(transparent)]
     Unfit(#[from] ReplaceError),
-    /// It has all that it should have, or gets it.
+    /// The member is online, or in a rebuild.
     #[error("the member in slot {slot} is not away: there is nothing to bring back")]
     NotAway {
-        /// Which one.
+        /// Slot.
         slot: usize,
     },
     /// Name the device by its path.
     #[error("the member in slot {slot} was not found: attach it, and name it by its path")]
     NotThere {
-        /// Which one.
+        /// Slot.
         slot: usize,
     },
-    /// Wait until they are.
+    /// Wait for the answers.
     #[error(
         "{device}: {requests} requests from before are not answered, and may still change what is \
          on it; try again when the device answers, or mount the pool again"
     )]
     Unanswered {
-        /// Its name.
+        /// Device name.
         device: String,
-        /// How many.
+        /// Number of requests.
         requests: u64,
     },
-    /// It is not of this pool, or of another history.
+    /// The device is of another pool or history.
     #[error(transparent)]
     Member(#[from] MembersError),
-    /// Its label cannot be read: it is of no use, or another device.
+    /// The label is unreadable, or of another device.
     #[error(transparent)]
     Label(#[from] PoolError),
-    /// What a member said that the layout needs: the pool must stop writing.
+    /// A member error: the pool must stop writing.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-impl Volume {
-    /// Brings back the member that `device` is. It gets every write from now on;
-    /// [`Volume::remake_pieces`] is to make what it missed anew ([`Volume::must_remake`]), and then
-    /// [`Volume::end_join`] says so. Returns its slot.
+impl Membership<'_> {
+    /// Brings back the member on `device`, and returns its slot. The member gets every write from
+    /// now on.
+    /// [`Membership::rebuild_pieces`](crate::volume::membership::Membership::rebuild_pieces)
+    /// rebuilds the pieces for which
+    /// [`Membership::must_rebuild`](crate::volume::membership::Membership::must_rebuild) is true,
+    /// and [`Membership::end_join`](crate::volume::membership::Membership::end_join) makes the
+    /// member online.
     ///
     /// # Errors
     ///
-    /// See [`ReturnError`]; nothing was written to the device then.
+    /// See [`ReturnError`]. Nothing was written to the device.
     pub fn begin_return(&self, device: SharedDevice) -> Result<usize, ReturnError> {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
         let name = device.info().name.clone();
-        let found = Found::new(name, read_superblock(device.as_ref())?);
-        // A slot is one member's for as long as it is there (MB1): the lock is not needed for it.
+        let found = LabelledDevice::new(name, read_superblock(device.as_ref())?);
+        // Read without a lock, because a slot belongs to one member while it is listed (MB1).
         let (pool, id) = (members.label(), found.label.device_id());
         let last = pool.and_then(|pool| pool.members.iter().position(|member| member.id == id));
         let mut judged = Err(ReplaceError::NotSeveral.into());
-        // RN1: what it was sent before it went may be answered, and not collected.
+        // Completes requests whose answers no caller has collected (RN1).
         if members.all().iter().any(|slot| slot.is_away() && slot.unanswered() > 0) {
             members.end_writes();
         }
         members.change_last(last, |slots, label| {
             judged = self.judge_absent(slots, label, &found, &device);
-            let Ok(slot) = judged else { return Change::Nothing };
+            let Ok(slot) = judged else { return LabelChange::Nothing };
             let (Some(at), Some(member)) = (slots.get_mut(slot), label.members.get_mut(slot))
             else {
-                return Change::Nothing;
+                return LabelChange::Nothing;
             };
             if found.name.starts_with('/') {
                 member.set_path(found.name.as_bytes());
             }
-            // A write that is in flight may have begun without it, and no more may begin now.
-            let in_flight = if planted::is(Planted::InFlightNotMissed) {
-                Parts::NONE
-            } else {
-                members.in_flight()
-            };
-            // RN3.
-            let is_older =
-                found.label.sequence < member.left_at && !planted::is(Planted::OlderCopyBelieved);
+            // Writes in flight may have begun while the member was absent.
+            let mut in_flight = members.in_flight();
+            if_planted!(InFlightNotMissed, in_flight = StaleParts::NONE);
+            // Full rebuild of an outdated copy (RN3).
+            let is_older = found.label.sequence < member.left_at && !planted!(OlderCopyBelieved);
             let is_older = is_older || is_forgotten(label, found.judged_by(label));
             let missed = at.missed.filter(|_| !is_older).map(|missed| missed.with(in_flight));
-            *at = Slot::new(Some(device), MemberState::Joining);
+            *at = MemberSlot::new(Some(device), MemberState::Joining);
             at.missed = missed;
-            Change::States
+            LabelChange::States
         })?;
         if let Ok(slot) = judged {
             self.forget_failures(slot);
@@ -133,18 +129,21 @@ impl Volume {
         judged
     }
 
-    /// Returns the slot of the member that a device is which comes back, by what the members and
-    /// the label are now. Called with the label's lock held.
+    /// Returns the slot of the absent member on `device`. LOCK: under the label's lock.
     fn judge_absent(
         &self,
-        slots: &[Slot],
+        slots: &[MemberSlot],
         label: &Superblock,
-        found: &Found,
+        found: &LabelledDevice,
         device: &SharedDevice,
     ) -> Result<usize, ReturnError> {
         let settled = label.sequence;
-        let pool =
-            Found { name: self.name().to_owned(), label: label.clone(), settled, before: None };
+        let pool = LabelledDevice {
+            name: self.name().to_owned(),
+            label: label.clone(),
+            settled,
+            before: None,
+        };
         let slot = judge_return(&pool, found)?;
         self.check_fits(label, slot, device)?;
         if let Some(slot) = slots.iter().position(|slot| slot.state == MemberState::Joining) {
@@ -154,7 +153,7 @@ impl Volume {
         if !old.is_away() {
             return Err(ReturnError::NotAway { slot });
         }
-        // RN1.
+        // They could overwrite later contents (RN1).
         let requests = old.unanswered();
         if requests > 0 {
             return Err(ReturnError::Unanswered { device: found.name.clone(), requests });
@@ -162,8 +161,7 @@ impl Volume {
         Ok(slot)
     }
 
-    /// Brings back the member in `slot`, whose device was there at the open, or has not failed
-    /// since.
+    /// Brings back the member in `slot`, whose device is still open.
     ///
     /// # Errors
     ///
@@ -179,15 +177,15 @@ impl Volume {
         self.begin_return(device).map(drop)
     }
 
-    /// Returns the slot of a member that was missing and whose device was found at the open.
+    /// Returns the slot of a member that the open marked missing although its device was present.
     #[must_use]
     pub fn found_again(&self) -> Option<usize> {
         let members = self.members().filter(|members| members.is_degraded())?;
-        let is_it = |slot: &Slot| slot.state == MemberState::Missing && slot.device.is_some();
+        let is_it = |slot: &MemberSlot| slot.state == MemberState::Missing && slot.device.is_some();
         members.all().iter().position(is_it)
     }
 
-    /// Whether the joining member in `slot` still has what it had when it went: it has come back.
+    /// Whether the joining member in `slot` is a returning one.
     #[must_use]
     pub fn is_returning(&self, slot: usize) -> bool {
         let view = self.members().map(|members| members.all());
@@ -195,10 +193,10 @@ impl Volume {
         at.is_some_and(|at| at.state == MemberState::Joining && at.missed.is_some())
     }
 
-    /// Whether a piece is to be made anew for the joining member in `slot`: all pieces, but for one
-    /// that has come back.
+    /// Whether the joining member in `slot` stores any of a piece, and for a returning member any
+    /// that is stale.
     #[must_use]
-    pub fn must_remake(&self, slot: usize, piece: &std::ops::Range<u64>) -> bool {
+    pub fn must_rebuild(&self, slot: usize, piece: &std::ops::Range<u64>) -> bool {
         let Some(members) = self.members() else { return false };
         let view = members.all();
         let has_share = self.composite().is_none_or(|it| it.has_share(slot, piece));

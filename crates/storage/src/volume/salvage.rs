@@ -1,109 +1,103 @@
-//! Reading of a member what it still gives: one bad sector must not stand for its neighbours.
-//!
-//! A member that gives nothing at all, not its label either, is another thing than one with bad
-//! sectors: whoever walks over the pool must stop then, and not take all of it for lost.
+//! Reads of a damaged member: page by page, so that one bad sector does not hide its neighbours. If
+//! the label is unreadable too, the walk must stop, instead of counting all contents as lost.
 
 use std::ops::Range;
 
 use format::page::PAGE_BYTES;
 
-use super::set::{MemberSet, View};
-use super::slot::Slot;
+use super::set::{MemberSet, MemberView};
+use super::slot::MemberSlot;
 use crate::convert::{to_u64, to_usize};
-use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, Ticket};
+use crate::device::{AlignedBuffer, DeviceError, DeviceOperation, IoPurpose, Ticket};
 
-/// What a member gave of a range.
+/// The readable contents of a range.
 #[derive(Debug)]
-pub(super) struct Salvaged {
-    /// Its bytes; zeros where it gave none.
+pub(super) struct SalvagedRange {
+    /// The contents. Zeros for bad pages.
     pub(super) bytes: AlignedBuffer,
-    /// Where pages begin that it did not give, in `bytes`.
+    /// Offsets in `bytes` of unreadable pages, sorted.
     pub(super) bad: Vec<usize>,
 }
 
-impl Salvaged {
-    /// Whether a page that begins at `at` was given.
+impl SalvagedRange {
     pub(super) fn has(&self, at: usize) -> bool {
         self.bad.binary_search(&at).is_err()
     }
 }
 
-/// A range that is being read of each member that may be read.
 #[derive(Debug)]
 pub(super) struct Salvage {
-    view: View,
-    purpose: Purpose,
+    view: MemberView,
+    purpose: IoPurpose,
     range: Range<u64>,
     reads: Vec<Option<Ticket>>,
 }
 
-/// Waits for a read.
 pub(super) fn bytes_of(ticket: Ticket) -> Result<AlignedBuffer, DeviceError> {
     ticket.wait().map(|done| done.buffer.expect("a read returns its buffer"))
 }
 
 impl MemberSet {
-    fn read_from(&self, slot: &Slot, purpose: Purpose, offset: u64, length_bytes: usize) -> Ticket {
+    fn read_from(
+        &self,
+        slot: &MemberSlot,
+        purpose: IoPurpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Ticket {
         let buffer = AlignedBuffer::for_reading(length_bytes);
-        self.submit(slot, purpose, Operation::Read { offset, buffer })
+        self.submit(slot, purpose, DeviceOperation::Read { offset, buffer })
     }
 
-    /// Begins to read `range` of each member of `view` that may be read.
     pub(super) fn begin_salvage(
         &self,
-        view: &View,
-        purpose: Purpose,
+        view: &MemberView,
+        purpose: IoPurpose,
         range: &Range<u64>,
     ) -> Salvage {
         let length = to_usize(range.end - range.start);
-        let begin = |slot: &Slot| {
+        let begin = |slot: &MemberSlot| {
             slot.readable().map(|_| self.read_from(slot, purpose, range.start, length))
         };
         let reads = view.iter().map(begin).collect();
         Salvage { view: view.clone(), purpose, range: range.clone(), reads }
     }
 
-    /// Returns what each member gives; page by page where the read of all fails. `None`: it may not
-    /// be read.
+    /// Returns the contents from each readable member, page by page after an error.
     ///
     /// # Errors
     ///
-    /// What a member said that does not give its label either.
+    /// The error of a member whose label is unreadable too.
     pub(super) fn end_salvage(
         &self,
         salvage: Salvage,
-    ) -> Result<Vec<Option<Salvaged>>, DeviceError> {
+    ) -> Result<Vec<Option<SalvagedRange>>, DeviceError> {
         let Salvage { view, purpose, range, reads } = salvage;
-        let wait = |(slot, read): (&Slot, Option<Ticket>)| {
+        let wait = |(slot, read): (&MemberSlot, Option<Ticket>)| {
             let Some(read) = read else { return Ok(None) };
             match bytes_of(read) {
-                Ok(bytes) => Ok(Some(Salvaged { bytes, bad: Vec::new() })),
+                Ok(bytes) => Ok(Some(SalvagedRange { bytes, bad: Vec::new() })),
                 Err(_) => self.by_pages(slot, purpose, &range).map(Some),
             }
         };
         view.iter().zip(reads).map(wait).collect()
     }
 
-    /// Both: begins, and waits.
-    ///
-    /// # Errors
-    ///
-    /// See [`MemberSet::end_salvage`].
     pub(super) fn salvage(
         &self,
-        view: &View,
-        purpose: Purpose,
+        view: &MemberView,
+        purpose: IoPurpose,
         range: &Range<u64>,
-    ) -> Result<Vec<Option<Salvaged>>, DeviceError> {
+    ) -> Result<Vec<Option<SalvagedRange>>, DeviceError> {
         self.end_salvage(self.begin_salvage(view, purpose, range))
     }
 
     pub(super) fn by_pages(
         &self,
-        slot: &Slot,
-        purpose: Purpose,
+        slot: &MemberSlot,
+        purpose: IoPurpose,
         range: &Range<u64>,
-    ) -> Result<Salvaged, DeviceError> {
+    ) -> Result<SalvagedRange, DeviceError> {
         let mut bytes = AlignedBuffer::zeroed(to_usize(range.end - range.start));
         let mut bad = Vec::new();
         for (number, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
@@ -119,22 +113,21 @@ impl MemberSet {
                 }
             }
         }
-        Ok(Salvaged { bytes, bad })
+        Ok(SalvagedRange { bytes, bad })
     }
 
-    /// Reads the page at byte `offset` of a member.
     pub(super) fn page_of(
         &self,
-        slot: &Slot,
-        purpose: Purpose,
+        slot: &MemberSlot,
+        purpose: IoPurpose,
         offset: u64,
     ) -> Result<AlignedBuffer, DeviceError> {
         bytes_of(self.read_from(slot, purpose, offset, PAGE_BYTES))
     }
 
-    /// Whether a member that did not give a page gives its label.
-    fn check_answers(&self, slot: &Slot, error: DeviceError) -> Result<(), DeviceError> {
-        let label = self.read_from(slot, Purpose::Superblock, 0, PAGE_BYTES);
+    /// Returns `error` if the label of the member is unreadable too.
+    fn check_answers(&self, slot: &MemberSlot, error: DeviceError) -> Result<(), DeviceError> {
+        let label = self.read_from(slot, IoPurpose::Superblock, 0, PAGE_BYTES);
         label.wait().map(drop).map_err(|_| error)
     }
 }

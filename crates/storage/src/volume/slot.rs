@@ -1,23 +1,23 @@
-//! A member at work: its device, what it is to the pool, what it has missed, and what happened to
-//! it.
+//! A slot of the pool: the member in it, its state, stale parts and counters.
 //!
-//! Not here: when any of that changes (`set.rs`).
+//! Not here: changes of state (`set.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::members::MemberState;
-use format::missed::Parts;
-use runtime::planted::{self, Planted};
+use format::missed::StaleParts;
+use runtime::planted;
 
-use super::durable::{Durable, Durables};
+use super::durable::{DurableRequest, DurableRequests};
 use super::parity_reads::{ParityReadCounters, ParityReader, ParityReads};
 use crate::convert::to_u64;
-use crate::counters::{IoCounters, IoCounts};
-use crate::device::{Completion, DeviceError, PendingRequest, RequestKind, SharedDevice, Ticket};
+use crate::device::counters::{IoCounters, IoCounts};
+use crate::device::{
+    DeviceCompletion, DeviceError, PendingRequest, RequestKind, SharedDevice, Ticket,
+};
 
-/// Says what to do about a member that is in `state`, and that is to be online: one that gets what
-/// it should have needs nothing but time.
+/// Returns advice for a member that should be online. For a joining one: wait.
 pub(super) fn way_to_online(state: &str) -> &'static str {
     if state == MemberState::Joining.word() {
         return "wait until its rebuild has ended (`holdfast job list` shows its progress)";
@@ -26,7 +26,6 @@ pub(super) fn way_to_online(state: &str) -> &'static str {
      until its rebuild has ended"
 }
 
-/// What happened to a member since the pool was opened.
 #[derive(Debug, Default)]
 pub(super) struct MemberCounters {
     pub(super) io: IoCounters,
@@ -35,71 +34,69 @@ pub(super) struct MemberCounters {
     checksum_errors: AtomicU64,
     repaired: AtomicU64,
     parity_reads: ParityReadCounters,
-    /// Requests that were not answered yet, or given up by who waited.
+    /// Unanswered requests, except those whose waiter gave up.
     pending: AtomicU64,
-    durables: Durables,
+    durables: DurableRequests,
 }
 
-/// The same at one moment.
+/// Counters of a member at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemberCounts {
-    /// Requests and bytes, labels apart.
+    /// Requests and bytes, without labels.
     pub io: IoCounts,
-    /// Reads that failed.
+    /// Failed reads.
     pub read_errors: u64,
-    /// Writes and flushes that failed.
+    /// Failed writes and flushes.
     pub write_errors: u64,
-    /// Ranges that were read and did not verify.
+    /// Ranges that did not verify.
     pub checksum_errors: u64,
-    /// Ranges that were written again with what another member had.
+    /// Ranges that were rewritten from another member.
     pub repaired: u64,
     /// Bytes of parity that were read.
     pub parity_reads: ParityReads,
 }
 
-/// One stay of a member in a slot: from when it was put there until another is, or until it is put
-/// there once more after it was away.
+/// One stay of a member in a slot, until the device is replaced, or returns after an absence.
 #[derive(Clone, Debug)]
-pub struct Stay(Arc<MemberCounters>);
+pub struct MemberTenure(Arc<MemberCounters>);
 
-impl PartialEq for Stay {
-    fn eq(&self, other: &Stay) -> bool {
+impl PartialEq for MemberTenure {
+    fn eq(&self, other: &MemberTenure) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 /// A slot, and the member in it.
 #[derive(Clone, Debug)]
-pub struct Slot {
-    /// `None`: it was not found.
+pub struct MemberSlot {
+    /// The device. `None` if it was not found.
     pub device: Option<SharedDevice>,
-    /// What it is to the pool.
+    /// State of the member.
     pub state: MemberState,
-    /// What it has missed: see [`format::members::Member::missed`].
-    pub missed: Option<Parts>,
+    /// Stale parts: see [`format::members::Member::missed`].
+    pub missed: Option<StaleParts>,
     pub(super) counters: Arc<MemberCounters>,
 }
 
-impl Slot {
-    /// Returns a slot whose counters stand at zero.
+impl MemberSlot {
+    /// Returns a slot with counters at zero.
     #[must_use]
-    pub fn new(device: Option<SharedDevice>, state: MemberState) -> Slot {
-        Slot { device, state, missed: None, counters: Arc::default() }
+    pub fn new(device: Option<SharedDevice>, state: MemberState) -> MemberSlot {
+        MemberSlot { device, state, missed: None, counters: Arc::default() }
     }
 
-    /// Returns a slot that nobody is in.
     #[must_use]
-    pub(super) fn gone() -> Slot {
-        Slot::new(None, MemberState::Gone)
+    pub(super) fn gone() -> MemberSlot {
+        MemberSlot::new(None, MemberState::Gone)
     }
 
-    /// Returns the stay of the member that is in it.
+    /// Returns the member's current stay.
     #[must_use]
-    pub fn stay(&self) -> Stay {
-        Stay(Arc::clone(&self.counters))
+    pub fn stay(&self) -> MemberTenure {
+        MemberTenure(Arc::clone(&self.counters))
     }
 
-    /// Whether it is away, and may come back.
+    /// Whether the member is absent, and may return.
     #[must_use]
     pub fn is_away(&self) -> bool {
         match self.state {
@@ -108,29 +105,27 @@ impl Slot {
         }
     }
 
-    /// Returns how many requests to it were not answered: what they change may still change.
+    /// Returns the number of unanswered requests, which may still change the device.
     #[must_use]
     pub fn unanswered(&self) -> u64 {
         let overdue = self.device.as_ref().map_or(0, |device| device.overdue());
         self.counters.pending.load(Ordering::SeqCst) + to_u64(overdue)
     }
 
-    /// Returns the number of the last flush that counts for it.
     pub(super) fn flushed(&self) -> u64 {
         self.counters.durables.flushed()
     }
 
-    /// Notes that it has done flush number `flush`.
+    /// Records flush number `flush`.
     ///
     /// # Errors
     ///
-    /// What another request was told that was in flight with it: it has not.
+    /// An earlier or concurrent flush or write-through failed: this flush does not count.
     pub(super) fn note_flushed(&self, flush: u64) -> Result<(), DeviceError> {
         self.counters.durables.note_flushed(flush)
     }
 
-    /// Sends requests to it: `submit` does it, and returns a ticket for each. Those that make
-    /// something durable, as `which` says, are in flight from before that (FL1).
+    /// Sends requests. Those that `which` marks make data durable, and are registered first (FL1).
     pub(super) fn send(&self, which: &[bool], submit: impl FnOnce() -> Vec<Ticket>) -> Vec<Ticket> {
         if !which.contains(&true) {
             return submit();
@@ -141,7 +136,6 @@ impl Slot {
         sent.map(|sent| sent.map_or_else(|other| other, ticket)).collect()
     }
 
-    /// Sends one.
     pub(super) fn send_one(&self, makes_durable: bool, submit: impl FnOnce() -> Ticket) -> Ticket {
         if !makes_durable {
             return submit();
@@ -150,17 +144,15 @@ impl Slot {
         PendingDurable { slot: self.clone(), durable }.into_ticket()
     }
 
-    /// It goes, in `state` from now on; `unflushed` is what of the writes so far it may not have.
-    pub(super) fn leave(&mut self, state: MemberState, unflushed: Parts) {
-        let unflushed =
-            if planted::is(Planted::UnflushedNotMissed) { Parts::NONE } else { unflushed };
+    /// Changes the state of a member that fails or is missing. `unflushed` are the parts whose
+    /// writes may not be durable on it.
+    pub(super) fn leave(&mut self, state: MemberState, unflushed: StaleParts) {
+        let unflushed = if planted!(UnflushedNotMissed) { StaleParts::NONE } else { unflushed };
         self.missed = match (self.state, self.missed) {
-            // It never had all.
+            // A replacement that never had the contents needs a full rebuild.
             (MemberState::Joining, None) => None,
-            // What was made anew of it so far is not told apart.
-            (MemberState::Joining, Some(_)) if planted::is(Planted::MissedForgotten) => {
-                Some(unflushed)
-            }
+            // The map does not shrink during a rebuild.
+            (MemberState::Joining, Some(_)) if planted!(MissedForgotten) => Some(unflushed),
             (MemberState::Joining, Some(missed)) => Some(missed.with(unflushed)),
             (MemberState::Online, _) => Some(unflushed),
             (MemberState::Missing | MemberState::Failed | MemberState::Gone, missed) => missed,
@@ -168,31 +160,29 @@ impl Slot {
         self.state = state;
     }
 
-    /// Returns the device that reads may go to.
+    /// Returns the device, if reads may go to it.
     #[must_use]
     pub fn readable(&self) -> Option<&SharedDevice> {
         let is_read = match self.state {
             MemberState::Online => true,
-            MemberState::Joining => {
-                planted::is(Planted::ReturningBelieved) && self.missed.is_some()
-            }
+            MemberState::Joining => planted!(ReturningBelieved) && self.missed.is_some(),
             MemberState::Missing | MemberState::Failed | MemberState::Gone => false,
         };
         self.device.as_ref().filter(|_| is_read)
     }
 
-    /// Returns the device that writes go to (MS4).
+    /// Returns the device, if writes go to it (MS4).
     #[must_use]
     pub fn writable(&self) -> Option<&SharedDevice> {
         let is_written = match self.state {
             MemberState::Online => true,
-            MemberState::Joining => !planted::is(Planted::JoiningMissesWrites),
+            MemberState::Joining => !planted!(JoiningMissesWrites),
             MemberState::Missing | MemberState::Failed | MemberState::Gone => false,
         };
         self.device.as_ref().filter(|_| is_written)
     }
 
-    /// Returns what happened to it.
+    /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> MemberCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -206,7 +196,6 @@ impl Slot {
         }
     }
 
-    /// Counts errors anew from now on.
     pub(super) fn clear_errors(&self) {
         let counters = &self.counters;
         let all = [
@@ -218,12 +207,11 @@ impl Slot {
         all.into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
 
-    /// Counts parity that is read of it.
     pub(super) fn count_parity(&self, reader: ParityReader, bytes: u64) {
         self.counters.parity_reads.add(reader, bytes);
     }
 
-    /// Counts a range that did not verify, and whether it was written again.
+    /// Counts a range that did not verify, and its repair.
     pub fn count_damage(&self, is_repaired: bool) {
         self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
         self.counters.repaired.fetch_add(u64::from(is_repaired), Ordering::Relaxed);
@@ -240,26 +228,25 @@ impl Slot {
     }
 }
 
-/// A request that counts as unanswered until this is dropped.
-pub(super) struct Pending(Slot);
+/// A request that counts as unanswered, until dropped.
+pub(super) struct UnansweredRequest(MemberSlot);
 
-impl Pending {
-    pub(super) fn new(slot: &Slot) -> Pending {
+impl UnansweredRequest {
+    pub(super) fn new(slot: &MemberSlot) -> UnansweredRequest {
         slot.counters.pending.fetch_add(1, Ordering::SeqCst);
-        Pending(slot.clone())
+        UnansweredRequest(slot.clone())
     }
 }
 
-impl Drop for Pending {
+impl Drop for UnansweredRequest {
     fn drop(&mut self) {
         self.0.counters.pending.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// A request that makes something durable.
 struct PendingDurable {
-    slot: Slot,
-    durable: Arc<Durable>,
+    slot: MemberSlot,
+    durable: Arc<DurableRequest>,
 }
 
 impl PendingDurable {
@@ -269,21 +256,20 @@ impl PendingDurable {
 }
 
 impl PendingRequest for PendingDurable {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        self.slot.counters.durables.wait(&self.durable).map(|()| Completion::default())
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
+        self.slot.counters.durables.wait(&self.durable).map(|()| DeviceCompletion::default())
     }
 }
 
-/// A request to one member.
-pub(super) struct Counted {
+pub(super) struct CountedRequest {
     pub(super) ticket: Ticket,
     pub(super) kind: RequestKind,
-    pub(super) pending: Pending,
+    pub(super) pending: UnansweredRequest,
 }
 
-impl PendingRequest for Counted {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let Counted { ticket, kind, pending } = *self;
+impl PendingRequest for CountedRequest {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
+        let CountedRequest { ticket, kind, pending } = *self;
         ticket.wait().inspect_err(|_| pending.0.count_error(kind))
     }
 }
@@ -293,7 +279,7 @@ mod tests {
     use super::*;
     use crate::volume::{AttachError, GrowError, NarrowError};
 
-    /// Goal: a refusal while a member is being made whole says to wait, and nothing else.
+    /// Goal: a refusal during a rebuild advises to wait, and nothing else.
     #[test]
     fn a_refusal_while_a_member_joins_says_to_wait() {
         let (slot, path) = (1, "/d1".to_owned());

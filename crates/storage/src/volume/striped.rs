@@ -1,124 +1,120 @@
-//! `raid5` and `stripe`: a device made of devices. Data lies in stripes, each written once and
-//! whole, with a unit of parity in a `raid5`; pages of metadata lie in two copies on two members,
-//! fixed regions on all.
+//! Layouts `raid5` and `stripe`. Data is in full stripes, each written once, with a parity unit in
+//! a raid5. Pages of metadata have two copies on two members, and fixed regions a copy on each.
 //!
-//! `format::stripes` says where a byte lies. Which of the two ways something is kept the purpose
-//! of a request says ([`Purpose::redundancy`]): of a pool that is whole, a read needs not know.
+//! `format::stripes` maps bytes to members. A *share* is the bytes of a range that one member
+//! stores. The purpose of a request selects stripes or copies ([`IoPurpose::redundancy`]), which
+//! matters to writes and to degraded reads.
 //!
 //! # Invariants
 //!
-//! - R5: A write of data is of whole stripes; data and parity go out together, and nothing is
-//!   read for it. Any other is refused: nothing could make parity agree but reading.
-//! - R6: What a member that is out should have is in the rest of its row, or in the other copy. In
-//!   a `stripe` the data of a member is nowhere else: a read of it is an error, never zeros.
-//! - R7: A write of data to a `stripe` is answered when every member has its share: none is left
-//!   out.
+//! - R5: A write of data covers full stripes. Data and parity are written together, without a read.
+//!   A partial write, whose parity would need a read, is refused.
+//! - R6: The share of an absent member is reconstructed from the rest of the row, or read from the
+//!   second copy. Data in a `stripe` has neither: a read of an absent share is an error, never
+//!   zeros.
+//! - R7: A write of data to a `stripe` completes only when every member has its share.
 //!
 //! # Crashes
 //!
-//! A stripe that was being written may be any mixture. Nobody points to what is in it: decision
-//! 0065 has the argument; of a `stripe`, 0081.
+//! A stripe in flight may become any mixture of old and new units. No pointer refers to it:
+//! decisions 0065 (raid5) and 0081 (stripe).
 //!
-//! Not here: what becomes of a member that fails (`set.rs`), and how a walk over the pool makes a
-//! member whole (`joining.rs`).
+//! Not here: the failure of a member (`set.rs`), and the walk of a rebuild (`joining.rs`).
 
 mod heal;
 mod known;
 mod moving;
 mod parity;
 mod read;
-mod remake;
+mod rebuild;
 mod write;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use format::geometry::SUPERBLOCK_AREA_BYTES;
 use format::page::PAGE_BYTES;
-use format::reshape::Lay;
-use format::stripes::{Stripes, UnitPlace, Without};
+use format::reshape::StripeMapping;
+use format::stripes::{ExcludedMembers, Stripes, UnitPlace};
 
 use super::composite::{
-    Choose, Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify,
+    Choose, Composite, ParityCheckOutcome, PendingRebuild, RebuildRequest, RedundancyComparison,
+    RepairOutcome, Verify,
 };
 use super::joining::mib_at;
 use super::mirror::Mirror;
 use super::parity_reads::ParityReader;
-use super::salvage::{Salvage, Salvaged};
-use super::set::{MemberSet, View};
-use super::slot::Slot;
+use super::salvage::{Salvage, SalvagedRange};
+use super::set::{MemberSet, MemberView};
+use super::slot::MemberSlot;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
-    AlignedBuffer, Device, DeviceError, DeviceInfo, Operation, Purpose, Redundancy, Ticket,
+    AlignedBuffer, Device, DeviceError, DeviceInfo, DeviceOperation, IoPurpose, Redundancy, Ticket,
     check_request,
 };
 
-pub use known::RowsKnown;
+pub use known::KnownRows;
 
-/// See the module's header.
 #[derive(Debug)]
 pub(super) struct Striped {
     info: DeviceInfo,
     set: Arc<MemberSet>,
-    /// The fixed regions, which lie on each member.
+    /// The fixed regions, mirrored on all members.
     fixed: Mirror,
-    /// How all segments lie, unless the set says otherwise ([`MemberSet::lay`]).
+    /// The layout of segments, unless [`MemberSet::lay`] has another.
     stripes: Stripes,
 }
 
-/// What a range has in one unit.
+/// The bytes of a range that lie in one unit.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct UnitPart {
     place: UnitPlace,
     length_bytes: usize,
-    /// Where it begins in the range.
+    /// Offset in the range.
     at: usize,
 }
 
-impl Part {
-    /// Returns where it lies in the bytes of the range.
+impl UnitPart {
     fn range(&self) -> std::ops::Range<usize> {
         self.at..self.at + self.length_bytes
     }
 
-    /// Returns it page by page.
-    fn pages(self) -> impl Iterator<Item = Part> {
+    fn pages(self) -> impl Iterator<Item = UnitPart> {
         (0..self.length_bytes).step_by(PAGE_BYTES).map(move |ahead| {
             let length_bytes = PAGE_BYTES.min(self.length_bytes - ahead);
-            let mut page = Part { length_bytes, at: self.at + ahead, ..self };
+            let mut page = UnitPart { length_bytes, at: self.at + ahead, ..self };
             page.place.member_offset += to_u64(ahead);
             page
         })
     }
 
-    /// Returns where it lies in the bytes of `whole`, of which it is a page.
-    fn within(&self, whole: &Part) -> std::ops::Range<usize> {
+    /// Returns where this page is in the bytes of `whole`.
+    fn within(&self, whole: &UnitPart) -> std::ops::Range<usize> {
         self.at - whole.at..self.at - whole.at + self.length_bytes
     }
 
-    /// Returns the first byte of its member behind it.
     fn member_end(&self) -> u64 {
         self.place.member_offset + to_u64(self.length_bytes)
     }
 }
 
-/// Returns what `length_bytes` from byte `offset` of the pool, in its groups, have in each unit.
-fn parts_of(stripes: &Stripes, offset: u64, length_bytes: usize) -> Vec<Part> {
+/// Splits a range of the allocation groups at unit borders.
+fn parts_of(stripes: &Stripes, offset: u64, length_bytes: usize) -> Vec<UnitPart> {
     let (mut parts, mut at) = (Vec::new(), 0);
     while at < length_bytes {
         let Some(place) = stripes.locate(offset + to_u64(at)) else { break };
         let length = to_usize(place.rest_bytes).min(length_bytes - at);
-        parts.push(Part { place, length_bytes: length, at });
+        parts.push(UnitPart { place, length_bytes: length, at });
         at += length;
     }
     parts
 }
 
-/// Counts the parity in `range` of each of `members`, which lie as `stripes` say and are read.
 fn count_parity(
     reader: ParityReader,
-    (stripes, view): (&Stripes, &[Slot]),
+    (stripes, view): (&Stripes, &[MemberSlot]),
     members: Range<usize>,
     range: &Range<u64>,
 ) {
@@ -143,43 +139,41 @@ impl Striped {
         Striped { info, set, fixed, stripes }
     }
 
-    fn lay(&self) -> Lay {
-        self.set.lay().unwrap_or_else(|| Lay::from(self.stripes))
+    fn lay(&self) -> StripeMapping {
+        self.set.lay().unwrap_or_else(|| StripeMapping::from(self.stripes))
     }
 
-    /// Returns how the segment lies that has byte `offset` of the pool.
+    /// Returns the layout of the segment at `offset`.
     fn at(&self, offset: u64) -> Stripes {
         self.lay().at(offset)
     }
 
-    /// Returns what a range of one segment has in each unit.
-    fn parts(&self, offset: u64, length_bytes: usize) -> Vec<Part> {
+    fn parts(&self, offset: u64, length_bytes: usize) -> Vec<UnitPart> {
         parts_of(&self.at(offset), offset, length_bytes)
     }
 
-    /// Returns who of `view` has a share of what lies as `stripes` say; of the others nothing is
-    /// there.
-    fn sharing(view: &View, stripes: &Stripes) -> View {
-        if stripes.without == Without::NONE {
+    /// Returns `view` without the members that store nothing in `stripes`: their slots are empty.
+    fn sharing(view: &MemberView, stripes: &Stripes) -> MemberView {
+        if stripes.without == ExcludedMembers::NONE {
             return Arc::clone(view);
         }
-        let own = |(member, slot): (usize, &Slot)| match stripes.has_member(member) {
+        let own = |(member, slot): (usize, &MemberSlot)| match stripes.has_member(member) {
             true => slot.clone(),
-            false => Slot::gone(),
+            false => MemberSlot::gone(),
         };
         Arc::new(view.iter().enumerate().map(own).collect())
     }
 
-    /// Reads `range` of each member, of what lies as `stripes` say: one that has no share of it has
-    /// zeros, which change no sum.
+    /// Reads `range` of each member. A member that stores nothing there counts as zeros, which
+    /// leave a parity sum unchanged.
     fn salvage(
         &self,
-        view: &View,
+        view: &MemberView,
         stripes: &Stripes,
         range: &Range<u64>,
-    ) -> Result<Vec<Option<Salvaged>>, DeviceError> {
+    ) -> Result<Vec<Option<SalvagedRange>>, DeviceError> {
         let salvage =
-            self.set.begin_salvage(&Striped::sharing(view, stripes), Purpose::Cleaner, range);
+            self.set.begin_salvage(&Striped::sharing(view, stripes), IoPurpose::Cleaner, range);
         self.end_salvage(salvage, stripes, range)
     }
 
@@ -188,32 +182,32 @@ impl Striped {
         salvage: Salvage,
         stripes: &Stripes,
         range: &Range<u64>,
-    ) -> Result<Vec<Option<Salvaged>>, DeviceError> {
+    ) -> Result<Vec<Option<SalvagedRange>>, DeviceError> {
         let mut shares = self.set.end_salvage(salvage)?;
         for (member, share) in shares.iter_mut().enumerate() {
             if !stripes.has_member(member) {
                 let bytes = AlignedBuffer::zeroed(to_usize(range.end - range.start));
-                *share = Some(Salvaged { bytes, bad: Vec::new() });
+                *share = Some(SalvagedRange { bytes, bad: Vec::new() });
             }
         }
         Ok(shares)
     }
 
-    /// Whether an operation lies in front of the groups, or is of the labels behind them.
-    fn is_fixed(&self, operation: &Operation) -> bool {
+    /// Whether an operation is in the fixed regions or the labels at the end.
+    fn is_fixed(&self, operation: &DeviceOperation) -> bool {
         let offset = operation.offset().unwrap_or(0);
         offset + operation.length_bytes() <= self.stripes.groups_offset
             || offset >= self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES)
     }
 
-    /// Returns where the bytes from `offset` on are to be read, and what for: those of a segment
-    /// that is kept elsewhere are data there.
-    fn seen_at(&self, purpose: Purpose, offset: u64) -> (Purpose, u64) {
+    /// Returns the purpose and offset for a read. If a reshape has copied the segment to another
+    /// one, that is read, as data.
+    fn seen_at(&self, purpose: IoPurpose, offset: u64) -> (IoPurpose, u64) {
         let (seen, _) = self.lay().seen_at(offset);
-        if seen == offset { (purpose, offset) } else { (Purpose::Cleaner, seen) }
+        if seen == offset { (purpose, offset) } else { (IoPurpose::Cleaner, seen) }
     }
 
-    fn refused(&self, operation: &Operation) -> Ticket {
+    fn refused(&self, operation: &DeviceOperation) -> Ticket {
         Ticket::ready(Err(DeviceError::OutOfRange {
             device: self.info.name.clone(),
             kind: operation.kind(),
@@ -223,8 +217,7 @@ impl Striped {
     }
 }
 
-/// Returns the error of a member that may not be read.
-fn absent(slots: &[Slot], member: usize) -> DeviceError {
+fn absent(slots: &[MemberSlot], member: usize) -> DeviceError {
     let device = slots.get(member).and_then(|slot| slot.device.as_ref());
     let device = device.map_or_else(
         || format!("member {member}, which is not there"),
@@ -238,8 +231,9 @@ impl Device for Striped {
         &self.info
     }
 
-    fn composite(self: Arc<Self>) -> Option<Arc<dyn Composite>> {
-        Some(self)
+    fn composite(self: Arc<Self>) -> Option<Box<dyn Any>> {
+        let composite: Arc<dyn Composite> = self;
+        Some(Box::new(composite))
     }
 
     fn check_end(&self) -> Result<(), DeviceError> {
@@ -250,11 +244,11 @@ impl Device for Striped {
         self.fixed.lock_identity()
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         if let Err(error) = check_request(&self.info, purpose, &operation) {
             return Ticket::ready(Err(error));
         }
-        if matches!(operation, Operation::Flush) {
+        if matches!(operation, DeviceOperation::Flush) {
             return self.set.submit_flush(purpose);
         }
         if self.is_fixed(&operation) {
@@ -262,19 +256,19 @@ impl Device for Striped {
         }
         let is_behind = operation.offset().is_some_and(|at| at >= self.stripes.groups_offset);
         match operation {
-            Operation::Read { offset, buffer } => self.submit_read(purpose, offset, buffer),
-            Operation::Write { offset, data } if is_behind => match purpose.redundancy() {
+            DeviceOperation::Read { offset, buffer } => self.submit_read(purpose, offset, buffer),
+            DeviceOperation::Write { offset, data } if is_behind => match purpose.redundancy() {
                 Redundancy::Parity => self.submit_stripes(purpose, offset, data),
                 Redundancy::Copies => self.submit_copies(purpose, offset, &data),
             },
-            // DQ4.
-            Operation::Discard { .. } => {
+            // Parity would no longer match (DQ4).
+            DeviceOperation::Discard { .. } => {
                 let device = self.info.name.clone();
                 Ticket::ready(Err(DeviceError::NoDiscard { device }))
             }
-            Operation::Write { .. } | Operation::WriteThrough { .. } | Operation::Flush => {
-                self.refused(&operation)
-            }
+            DeviceOperation::Write { .. }
+            | DeviceOperation::WriteThrough { .. }
+            | DeviceOperation::Flush => self.refused(&operation),
         }
     }
 }
@@ -287,7 +281,7 @@ impl Composite for Striped {
     fn read_copy(
         &self,
         copy: usize,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
@@ -301,7 +295,7 @@ impl Composite for Striped {
         }
     }
 
-    fn agrees(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
+    fn agrees(&self, purpose: IoPurpose, offset: u64, length_bytes: usize) -> bool {
         let has_parity = self.stripes.shape.has_parity;
         let is_held = purpose.redundancy() == Redundancy::Parity && has_parity;
         !is_held || self.rows_agree(purpose, offset, length_bytes)
@@ -312,18 +306,18 @@ impl Composite for Striped {
         offset: u64,
         length_bytes: usize,
         known: &BTreeMap<usize, &[u8]>,
-    ) -> Option<RowsKnown> {
+    ) -> Option<KnownRows> {
         Some(self.read_rows_known(offset, length_bytes, known))
     }
 
     fn heal(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
         returning: Option<usize>,
-    ) -> Result<Healed, DeviceError> {
+    ) -> Result<RepairOutcome, DeviceError> {
         if offset + to_u64(length_bytes) <= self.stripes.groups_offset {
             return self.fixed.heal(purpose, offset, length_bytes, verify, returning);
         }
@@ -337,11 +331,11 @@ impl Composite for Striped {
 
     fn look(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
-    ) -> Healed {
+    ) -> RepairOutcome {
         let is_fixed = offset + to_u64(length_bytes) <= self.stripes.groups_offset;
         let (purpose, seen) = self.seen_at(purpose, offset);
         match purpose.redundancy() {
@@ -350,7 +344,7 @@ impl Composite for Striped {
             }
             Redundancy::Parity | Redundancy::Copies => {
                 let read = |copy| self.read_copy(copy, purpose, offset, length_bytes);
-                Healed::of_copies((0..).map_while(read), verify)
+                RepairOutcome::of_copies((0..).map_while(read), verify)
             }
         }
     }
@@ -370,14 +364,14 @@ impl Composite for Striped {
         own.is_none_or(|own| self.at(piece.start).has_member(own))
     }
 
-    fn begin_remake<'a>(
+    fn begin_rebuild<'a>(
         &'a self,
         slot: usize,
-        wanted: &ToRemake,
+        wanted: &RebuildRequest,
         choose: &Choose<'a>,
-    ) -> Remaking<'a> {
+    ) -> PendingRebuild<'a> {
         if wanted.piece.end <= self.stripes.groups_offset {
-            return self.fixed.begin_remake(slot, wanted, choose);
+            return self.fixed.begin_rebuild(slot, wanted, choose);
         }
         match self.set.own_of(slot) {
             Some(own) => self.begin_segment(own, wanted.clone()),
@@ -390,7 +384,7 @@ impl Composite for Striped {
         piece: Range<u64>,
         kept: Redundancy,
         returning: Option<usize>,
-    ) -> Result<Compared, DeviceError> {
+    ) -> Result<RedundancyComparison, DeviceError> {
         if piece.end <= self.stripes.groups_offset {
             return self.fixed.compare(piece, kept, returning);
         }
@@ -409,7 +403,7 @@ impl Composite for Striped {
         rows: Range<u64>,
         verify: Verify<'_>,
         returning: Option<usize>,
-    ) -> Result<ParityMended, DeviceError> {
+    ) -> Result<ParityCheckOutcome, DeviceError> {
         self.mend_rows(rows, verify, returning)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use engine::vnode::api::FileSystem;
+use engine::api::FileSystem;
 
 use super::{CanonAttr, Data, Page, Path, Times, Tree, WalkError, walk};
 

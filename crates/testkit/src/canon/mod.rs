@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use engine::vnode::api::{Attr, FileKind, Ino, Timestamp};
+use engine::api::{Attr, FileKind, Ino, Timestamp};
 
 /// Bytes of a page of canonical content.
 pub const PAGE_BYTES: usize = 4096;

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use engine::vnode::api::{
+use engine::api::{
     Caller, FileKind, FileSystem, Ino, NewInode, RenameMode, SetAttr, SetTime, Timestamp,
 };
 

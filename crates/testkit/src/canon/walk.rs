@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::vnode::api::{Attr, Caller, DirEntry, FileKind, FileSystem, FsError, Ino, LINKS_MAX};
+use engine::api::{Attr, Caller, DirEntry, FileKind, FileSystem, FsError, Ino, LINKS_MAX};
 
 use super::{Attributes, CanonAttr, Data, Identity, Inode, PAGE_BYTES, Page, Path, Times, Tree};
 use crate::number::{u64_of, usize_of};

@@ -109,7 +109,7 @@ mod tests {
     use std::sync::Arc;
 
     use storage::device::sim::{SimDevice, SimOptions};
-    use storage::device::{AlignedBuffer, Device, Purpose};
+    use storage::device::{AlignedBuffer, Device, IoPurpose};
 
     use super::*;
 
@@ -123,10 +123,10 @@ mod tests {
         let options = SimOptions { is_recorded: true, ..SimOptions::default() };
         let device: Arc<SimDevice> = SimDevice::new(DEVICE_BYTES, options);
         let page = |fill: u8| AlignedBuffer::copy_of(&[fill; WRITE_BYTES]);
-        device.write(Purpose::Data, 0, page(1)).expect("nothing fails");
-        device.write(Purpose::Data, 8192, page(2)).expect("nothing fails");
-        device.flush(Purpose::Data).expect("nothing fails");
-        device.write(Purpose::Data, 0, page(1)).expect("nothing fails");
+        device.write(IoPurpose::Data, 0, page(1)).expect("nothing fails");
+        device.write(IoPurpose::Data, 8192, page(2)).expect("nothing fails");
+        device.flush(IoPurpose::Data).expect("nothing fails");
+        device.write(IoPurpose::Data, 0, page(1)).expect("nothing fails");
         device.recording()
     }
 

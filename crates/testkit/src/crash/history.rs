@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use engine::vnode::api::{FileSystem, Ino};
+use engine::api::{FileSystem, Ino};
 use runtime::clock::ManualClock;
 
 use crate::canon::{Identity, WalkError};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use engine::vnode::api::{FileSystem, Ino};
+use engine::api::{FileSystem, Ino};
 
 use super::content::{Candidates, ContentFault};
 use super::history::{Event, History};
@@ -106,7 +106,7 @@ impl<'a> Judge<'a> {
         self.judge_below(survivor, survivor.root())
     }
 
-    /// As [`judge`], of the fileset, or a clone of it, whose root directory is `root`.
+    /// As [`judge`], of the fileset, or a snapshot of it, whose root directory is `root`.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl<'a> Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// A clone has its fileset's inodes, by other numbers: the upper bits say whose they are.
+    /// A snapshot has its fileset's inodes, by other numbers: the upper bits say whose they are.
     fn in_slot_of_base(&self, found: &[Identity], root: Ino) -> Vec<Identity> {
         let base_root = self.history.base().root();
         let base = self.history.identities().get(&base_root).map_or(root, |it| it.ino);

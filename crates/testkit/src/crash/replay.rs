@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::vnode::api::{Caller, DirEntry, FileKind, FileSystem, Ino};
+use engine::api::{Caller, DirEntry, FileKind, FileSystem, Ino};
 
 use super::history::{Event, History};
 use crate::canon::{Attributes, CanonAttr, Identity, PAGE_BYTES, Page, Path, Times};

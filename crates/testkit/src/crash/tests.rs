@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{FileSystem, Ino};
+use engine::api::{FileSystem, Ino};
 use runtime::clock::ManualClock;
 
 use super::{Finding, History, Reason, Verdict, judge};
@@ -246,7 +246,7 @@ fn page_write(path: &str, fill: u32, length: usize, page: usize) -> impl Fn(&Mod
     let bytes = bytes_of(fill, length)[page * 4096..length.min((page + 1) * 4096)].to_vec();
     let path = path.to_owned();
     move |fs: &Model| {
-        let root = engine::vnode::api::Caller::root();
+        let root = engine::api::Caller::root();
         let file = fs.lookup(&root, fs.root(), path.as_bytes()).expect("it is there").ino;
         let offset = u64::try_from(page * 4096).expect("small");
         fs.write(&root, file, offset, &bytes).expect("a file takes bytes");
@@ -277,7 +277,7 @@ fn c5_pages_are_old_or_new_each_for_itself() {
         |change: &dyn Fn(&Model)| judged(change).expect_err("it is not legal").remove(0).reason;
     let half = bytes_of(2, 2000);
     let torn = |fs: &Model| {
-        let root = engine::vnode::api::Caller::root();
+        let root = engine::api::Caller::root();
         let file = fs.lookup(&root, fs.root(), b"a").expect("it is there").ino;
         fs.write(&root, file, 0, &half).expect("a file takes bytes");
     };

@@ -1,8 +1,8 @@
-//! What is done with the filesets and clones of a pool, and what it tells of them.
+//! What is done with the filesets and snapshots of a pool, and what it tells of them.
 
 use std::collections::BTreeSet;
 
-use engine::vnode::api::{FileSystem, FilesetUuid, FsError, FsResult};
+use engine::api::{FileSystem, FilesetUuid, FsError, FsResult};
 use engine::{FilesetChange, NewFileset, Pool, ReceiveError, SendError};
 use format::fileset::{FilesetName, NamePart};
 use runtime::prng::Prng;
@@ -41,24 +41,27 @@ pub fn apply(pool: &Pool, op: &NodeOp, random: &mut Prng) -> FsResult<()> {
             random[..16].copy_from_slice(&bits());
             random[16..].copy_from_slice(&bits());
             let new = NewFileset { random, ..NewFileset::default() };
-            pool.create_fileset(&name(fileset), &new).map(drop)
+            pool.fileset_admin().create_fileset(&name(fileset), &new).map(drop)
         }
-        NodeOp::Take { fileset, clone } => {
-            pool.create_clone(&name(fileset), &part(clone), bits()).map(drop)
+        NodeOp::Take { fileset, snapshot } => {
+            pool.fileset_admin().create_snapshot(&name(fileset), &part(snapshot), bits()).map(drop)
         }
-        NodeOp::TakeBelow { fileset, clone } => {
-            pool.create_clones_below(&name(fileset), &part(clone), &mut bits).map(drop)
+        NodeOp::TakeBelow { fileset, snapshot } => pool
+            .fileset_admin()
+            .create_snapshots_below(&name(fileset), &part(snapshot), &mut bits)
+            .map(drop),
+        NodeOp::Clone { fileset, snapshot, clone } => {
+            let from = (&name(fileset), &part(snapshot));
+            pool.fileset_admin().create_clone(from, &name(clone), bits()).map(drop)
         }
-        NodeOp::Fork { fileset, clone, fork } => {
-            let from = (&name(fileset), &part(clone));
-            pool.fork_clone(from, &name(fork), bits()).map(drop)
+        NodeOp::Restore { fileset, snapshot } => {
+            pool.fileset_admin().restore_fileset(&name(fileset), &part(snapshot)).map(drop)
         }
-        NodeOp::Restore { fileset, clone } => {
-            pool.restore_fileset(&name(fileset), &part(clone)).map(drop)
+        NodeOp::Promote { fileset } => {
+            pool.fileset_admin().promote_fileset(&name(fileset)).map(drop)
         }
-        NodeOp::Promote { fileset } => pool.promote_fileset(&name(fileset)).map(drop),
-        NodeOp::Receive { fileset, clone, from, into } => {
-            let (sent, from) = ((fileset, clone), from.as_ref());
+        NodeOp::Receive { fileset, snapshot, from, into } => {
+            let (sent, from) = ((fileset, snapshot), from.as_ref());
             let mut random = [0; 32];
             random[..16].copy_from_slice(&bits());
             random[16..].copy_from_slice(&bits());
@@ -71,43 +74,52 @@ pub fn apply(pool: &Pool, op: &NodeOp, random: &mut Prng) -> FsResult<()> {
                 None => receive(pool, sent, None, (into, random)),
             }
         }
-        NodeOp::DeleteClone { fileset, clone } => pool.delete_clone(&name(fileset), &part(clone)),
-        NodeOp::DeleteFileset { fileset } => pool.delete_fileset(&name(fileset)),
-        NodeOp::Hold { fileset, clone, hold } => {
-            pool.set_hold((&name(fileset), &part(clone)), &part(hold), true)
+        NodeOp::DeleteSnapshot { fileset, snapshot } => {
+            pool.fileset_admin().delete_snapshot(&name(fileset), &part(snapshot))
         }
-        NodeOp::Release { fileset, clone, hold } => {
-            pool.set_hold((&name(fileset), &part(clone)), &part(hold), false)
+        NodeOp::DeleteFileset { fileset } => pool.fileset_admin().delete_fileset(&name(fileset)),
+        NodeOp::Hold { fileset, snapshot, hold } => {
+            pool.fileset_admin().set_hold((&name(fileset), &part(snapshot)), &part(hold), true)
+        }
+        NodeOp::Release { fileset, snapshot, hold } => {
+            pool.fileset_admin().set_hold((&name(fileset), &part(snapshot)), &part(hold), false)
         }
         NodeOp::SetQuota { fileset, bytes } => {
             let change = FilesetChange { quota_bytes: Some(*bytes), ..FilesetChange::default() };
-            pool.change_fileset(&name(fileset), &change)
+            pool.fileset_admin().change_fileset(&name(fileset), &change)
         }
-        NodeOp::Switch { fileset, is_on: true } => pool.switch_quotas_on(&name(fileset)).map(drop),
-        NodeOp::Switch { fileset, is_on: false } => pool.switch_quotas_off(&name(fileset)),
+        NodeOp::Switch { fileset, is_on: true } => {
+            pool.fileset_admin().switch_quotas_on(&name(fileset)).map(drop)
+        }
+        NodeOp::Switch { fileset, is_on: false } => {
+            pool.fileset_admin().switch_quotas_off(&name(fileset))
+        }
         NodeOp::Limit { fileset, who, limits } => {
-            pool.set_quota(&name(fileset), *who, &limits.change())
+            pool.fileset_admin().set_quota(&name(fileset), *who, &limits.change())
         }
         NodeOp::SetGraces { fileset, seconds } => {
-            pool.set_quota_graces(&name(fileset), [Some(*seconds); 2])
+            pool.fileset_admin().set_quota_graces(&name(fileset), [Some(*seconds); 2])
         }
     }
 }
 
-/// Sends a clone of a pool, and receives it in the same pool.
+/// Sends a snapshot of a pool, and receives it in the same pool.
 fn receive(
     pool: &Pool,
-    (fileset, clone): (&String, &String),
+    (fileset, snapshot): (&String, &String),
     from: Option<&String>,
     (into, random): (&String, [u8; 32]),
 ) -> FsResult<()> {
     let refused = |why: String| FsError::FilesetInUse { name: into.clone(), by: why };
     let (from, mut stream) = (from.map(|from| part(from)), Vec::new());
-    let sent = (&name(fileset), &part(clone));
-    pool.send(sent, from.as_ref(), None, &mut stream, &mut |_, _| ()).map_err(|error| {
-        if let SendError::Fs(error) = error { error } else { refused(error.to_string()) }
-    })?;
-    let received = pool.receive(&name(into), &mut &stream[..], random, &mut |_, _| ());
+    let sent = (&name(fileset), &part(snapshot));
+    pool.fileset_admin().send(sent, from.as_ref(), None, &mut stream, &mut |_, _| ()).map_err(
+        |error| {
+            if let SendError::Fs(error) = error { error } else { refused(error.to_string()) }
+        },
+    )?;
+    let received =
+        pool.fileset_admin().receive(&name(into), &mut &stream[..], random, &mut |_, _| ());
     received.map(drop).map_err(|failure| {
         let error = failure.error;
         if let ReceiveError::Fs(error) = error { error } else { refused(error.to_string()) }
@@ -116,9 +128,9 @@ fn receive(
 
 /// Gives up what has come of streams that a power cut has ended.
 pub(super) fn give_up_streams(pool: &Pool) -> Result<(), String> {
-    for it in words("the filesets can't be listed", pool.filesets())? {
+    for it in words("the filesets can't be listed", pool.fileset_admin().filesets())? {
         if it.is_receiving {
-            words(&it.name, pool.abort_receiving(&name(&it.name)))?;
+            words(&it.name, pool.fileset_admin().abort_receiving(&name(&it.name)))?;
         }
     }
     Ok(())
@@ -132,14 +144,14 @@ pub(super) fn give_up_streams(pool: &Pool) -> Result<(), String> {
 /// In words, if the pool can't tell.
 pub fn is_excused(pool: &Pool, error: &FsError) -> Result<bool, String> {
     let FsError::FilesetInUse { by, .. } = error else { return Ok(false) };
-    let is_freeing = words("is anything being freed", pool.is_freeing())?;
+    let is_freeing = words("is anything being freed", pool.fileset_admin().is_freeing())?;
     let is_of_freed = by.contains("being freed") || by.contains("go back to it");
     Ok(is_freeing && is_of_freed || by.contains("can move together"))
 }
 
-/// What the pool tells of its filesets and clones; `world` says what to ask.
+/// What the pool tells of its filesets and snapshots; `world` says what to ask.
 pub(super) fn listed(pool: &Pool, world: &World) -> Result<BTreeSet<Listed>, String> {
-    let all = words("the filesets can't be listed", pool.filesets())?;
+    let all = words("the filesets can't be listed", pool.fileset_admin().filesets())?;
     let mut found = BTreeSet::new();
     for it in all.into_iter().filter(|it| it.freed_permille.is_none() && !it.is_receiving) {
         let known = world.filesets().find(|(_, node)| node.name == it.name);
@@ -168,19 +180,22 @@ pub fn compare_lists(pool: &Pool, world: &World) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("there are {found:?}, not {expected:?}")) }
 }
 
-/// Takes hold of a fileset or a clone by its name.
+/// Takes hold of a fileset or a snapshot by its name.
 ///
 /// # Errors
 ///
-/// As [`Pool::hold_fileset`].
+/// As `PoolFilesets::hold_fileset`.
 pub fn enter(pool: &Pool, what: &str) -> FsResult<FilesetUuid> {
     match what.split_once('@') {
-        Some((fileset, clone)) => pool.hold_clone(&name(fileset), &part(clone)),
-        None => pool.hold_fileset(&name(what)),
+        Some((fileset, snapshot)) => {
+            pool.fileset_admin().hold_snapshot(&name(fileset), &part(snapshot))
+        }
+        None => pool.fileset_admin().hold_fileset(&name(what)),
     }
 }
 
-/// Compares a fileset or a clone with what it is to hold, whole (NT3); returns what is held since.
+/// Compares a fileset or a snapshot with what it is to hold, whole (NT3); returns what is held
+/// since.
 ///
 /// # Errors
 ///

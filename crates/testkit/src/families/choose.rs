@@ -1,4 +1,4 @@
-//! What is done next with filesets and clones: few names, so that they meet.
+//! What is done next with filesets and snapshots: few names, so that they meet.
 
 use format::quota::QuotaKind;
 use runtime::prng::Prng;
@@ -9,9 +9,9 @@ use crate::number::{u64_of, usize_of};
 use crate::ops::COMMON_GID;
 
 const FILESETS: [&str; 6] = [ROOT, "a", "b", "c", "a/d", "b/e"];
-const CLONES: [&str; 4] = ["w", "x", "y", "z"];
+const SNAPSHOTS: [&str; 4] = ["w", "x", "y", "z"];
 const HOLDS: [&str; 2] = ["h", "i"];
-/// One name in so many is any, whether or not there is such a fileset or clone.
+/// One name in so many is any, whether or not there is such a fileset or snapshot.
 const ANY_ONE_IN: u64 = 10;
 /// Quotas are from here to four times as much.
 const QUOTA_BYTES_MIN: u64 = 1 << 20;
@@ -22,7 +22,7 @@ pub(super) const USERS: [u32; 2] = [7, 8];
 pub(super) const PROJECTS: [u32; 2] = [5, 6];
 const LIMIT_BYTES: [u64; 3] = [8 << 10, 32 << 10, 128 << 10];
 const GRACE_SECONDS_MAX: u64 = 40;
-/// Most clones and filesets, beyond which more are deleted than made.
+/// Most snapshots and filesets, beyond which more are deleted than made.
 const NODES_MAX: usize = 10;
 
 /// Returns one of some; `None` of none.
@@ -43,12 +43,12 @@ fn fileset(random: &mut Prng, world: &World) -> String {
     }
 }
 
-fn clone(random: &mut Prng, world: &World) -> (String, String) {
+fn take_snapshot(random: &mut Prng, world: &World) -> (String, String) {
     let name = |(_, of, node): (_, &str, &super::world::Node)| (of.to_owned(), node.name.clone());
-    let all: Vec<(String, String)> = world.clones().map(name).collect();
+    let all: Vec<(String, String)> = world.snapshots().map(name).collect();
     match one_of(random, &all) {
         Some(names) if !random.one_in(ANY_ONE_IN) => names,
-        _ => (any(random, &FILESETS), any(random, &CLONES)),
+        _ => (any(random, &FILESETS), any(random, &SNAPSHOTS)),
     }
 }
 
@@ -58,29 +58,31 @@ pub fn node_op(random: &mut Prng, world: &World) -> NodeOp {
     let choice = if is_crowded { 13 + random.below(7) } else { random.below(21) };
     match choice {
         0..2 => NodeOp::Create { fileset: any(random, &FILESETS) },
-        2..8 => NodeOp::Take { fileset: fileset(random, world), clone: any(random, &CLONES) },
-        8 => NodeOp::TakeBelow { fileset: fileset(random, world), clone: any(random, &CLONES) },
+        2..8 => NodeOp::Take { fileset: fileset(random, world), snapshot: any(random, &SNAPSHOTS) },
+        8 => {
+            NodeOp::TakeBelow { fileset: fileset(random, world), snapshot: any(random, &SNAPSHOTS) }
+        }
         9..11 => {
-            let (fileset, clone) = clone(random, world);
-            NodeOp::Fork { fileset, clone, fork: any(random, &FILESETS) }
+            let (fileset, snapshot) = take_snapshot(random, world);
+            NodeOp::Clone { fileset, snapshot, clone: any(random, &FILESETS) }
         }
         11..13 => {
-            let (fileset, clone) = clone(random, world);
-            NodeOp::Restore { fileset, clone }
+            let (fileset, snapshot) = take_snapshot(random, world);
+            NodeOp::Restore { fileset, snapshot }
         }
         13 => NodeOp::Promote { fileset: fileset(random, world) },
         14..17 => {
-            let (fileset, clone) = clone(random, world);
-            NodeOp::DeleteClone { fileset, clone }
+            let (fileset, snapshot) = take_snapshot(random, world);
+            NodeOp::DeleteSnapshot { fileset, snapshot }
         }
         17 => NodeOp::DeleteFileset { fileset: fileset(random, world) },
         18 => {
-            let (fileset, clone) = clone(random, world);
+            let (fileset, snapshot) = take_snapshot(random, world);
             let hold = any(random, &HOLDS);
             if random.one_in(3) {
-                NodeOp::Hold { fileset, clone, hold }
+                NodeOp::Hold { fileset, snapshot, hold }
             } else {
-                NodeOp::Release { fileset, clone, hold }
+                NodeOp::Release { fileset, snapshot, hold }
             }
         }
         20 => receive(random, world),
@@ -97,12 +99,12 @@ pub fn node_op(random: &mut Prng, world: &World) -> NodeOp {
 }
 
 fn receive(random: &mut Prng, world: &World) -> NodeOp {
-    let (fileset, clone) = clone(random, world);
+    let (fileset, snapshot) = take_snapshot(random, world);
     let is_it =
-        |(_, of, node): &(_, &str, &super::world::Node)| *of == fileset && node.name == clone;
-    let known = world.clones().find(is_it).map(|(id, ..)| world.earlier(id));
+        |(_, of, node): &(_, &str, &super::world::Node)| *of == fileset && node.name == snapshot;
+    let known = world.snapshots().find(is_it).map(|(id, ..)| world.earlier(id));
     let from = one_of(random, &known.unwrap_or_default()).filter(|_| !random.one_in(4));
-    NodeOp::Receive { fileset, clone, from, into: any(random, &FILESETS) }
+    NodeOp::Receive { fileset, snapshot, from, into: any(random, &FILESETS) }
 }
 
 /// Chooses what is done to the quotas of a fileset's users, groups and projects.

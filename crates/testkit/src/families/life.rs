@@ -1,10 +1,10 @@
-//! The lives of one pool with filesets and clones.
+//! The lives of one pool with filesets and snapshots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::vnode::api::{FileSystem, FsError, FsResult};
-use engine::{OpenOptions, Pool};
+use engine::api::{FileSystem, FsError, FsResult};
+use engine::{Pool, PoolOpenOptions};
 use runtime::clock::{Clock, ManualClock};
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
@@ -46,7 +46,7 @@ const FULL_ONE_IN: u64 = 4;
 const BALLAST_WRITES_MAX: usize = 40;
 /// Changes of quotas of users with which a life begins in which they work.
 const OWNER_STEPS: usize = 3;
-/// Clones of a life that are entered and read while it goes on, at most: they can't be deleted
+/// Snapshots of a life that are entered and read while it goes on, at most: they can't be deleted
 /// then.
 const READ_MAX: usize = 1;
 
@@ -145,7 +145,7 @@ impl Lives {
     fn open(&mut self, device: &Arc<SimDevice>, fileset: &str) -> Result<Pool, String> {
         let shared: SharedDevice = Arc::<SimDevice>::clone(device);
         let options = open_options(self.random.next_u64());
-        let options = OpenOptions { fileset: Some(name(fileset)), ..options };
+        let options = PoolOpenOptions { fileset: Some(name(fileset)), ..options };
         let clock = Arc::<ManualClock>::clone(&self.clock);
         Pool::open(shared, clock, options).map_err(|error| format!("does not open: {error}"))
     }
@@ -209,7 +209,10 @@ impl Lives {
         for ((id, name_of), (generator, model)) in
             served.into_iter().zip(generators.into_iter().zip(&models))
         {
-            let uuid = words("a fileset is not served", pool.hold_fileset(&name(&name_of)))?;
+            let uuid = words(
+                "a fileset is not served",
+                pool.fileset_admin().hold_fileset(&name(&name_of)),
+            )?;
             let root = words("a fileset has no root", pool.root_of(uuid))?;
             entered.add(id);
             let at = At { pool: &pool, root, uuid };
@@ -316,7 +319,7 @@ impl Lives {
                 Err(_) if life.power.is_cut() => Ok(()),
                 checked => checked,
             }),
-            _ if life.read < READ_MAX => self.read_clone(life),
+            _ if life.read < READ_MAX => self.read_snapshot(life),
             _ => self.background(life, "sync", |_| pool.sync()),
         }
     }
@@ -379,13 +382,13 @@ impl Lives {
         }
         let is_of = |seat: &&mut Seat<'_>| taken.contains(&seat.id);
         if life.seats.iter().any(|seat| seat.is_uncertain && taken.contains(&seat.id)) {
-            // Nobody knows what the clone would be.
+            // Nobody knows what the snapshot would be.
             return Ok(());
         }
         self.done.add(op.to_string());
         let expected = life.world.after(&op, &life.entered);
         let halfway = half_of(&op).and_then(|half| life.world.after(&half, &life.entered).ok());
-        // NT4: who takes a clone syncs.
+        // NT4: who takes a snapshot syncs.
         let numbers: Vec<usize> =
             life.seats.iter_mut().filter(is_of).map(|seat| seat.begin_sync()).collect();
         let answer = apply(life.pool, &op, &mut self.random);
@@ -396,7 +399,7 @@ impl Lives {
         match (expected, answer) {
             (Ok(after), Ok(())) => {
                 self.report.counts.node_operations += 1;
-                self.report.counts.clones += u64::from(!taken.is_empty());
+                self.report.counts.snapshots += u64::from(!taken.is_empty());
                 life.world = after;
                 let seats = life.seats.iter_mut().filter(is_of);
                 seats.zip(numbers).for_each(|(seat, number)| seat.end_sync(number));
@@ -423,11 +426,11 @@ impl Lives {
         }
     }
 
-    /// NT3, of one clone while the pool is at work: its files stay in memory. One that is given
+    /// NT3, of one snapshot while the pool is at work: its files stay in memory. One that is given
     /// back can be deleted all the same.
-    fn read_clone(&mut self, life: &mut Life<'_>) -> Result<(), String> {
-        let clones: Vec<NodeId> = life.world.clones().map(|(id, ..)| id).collect();
-        let Some(chosen) = one_of(&mut self.random, &clones) else { return Ok(()) };
+    fn read_snapshot(&mut self, life: &mut Life<'_>) -> Result<(), String> {
+        let snapshots: Vec<NodeId> = life.world.snapshots().map(|(id, ..)| id).collect();
+        let Some(chosen) = one_of(&mut self.random, &snapshots) else { return Ok(()) };
         self.done.add(format!("read {}", life.world.name_of(chosen)));
         let compared = compare(life.pool, &life.world, chosen, Times::Ignored);
         if life.power.is_cut() {
@@ -435,7 +438,7 @@ impl Lives {
         }
         let uuid = compared?;
         if self.random.one_in(2) {
-            life.pool.release_fileset(uuid);
+            life.pool.fileset_admin().release_fileset(uuid);
         } else {
             life.entered.add(chosen);
             life.read += 1;
@@ -487,7 +490,7 @@ impl Lives {
                 continue;
             };
             let what = world.name_of(id);
-            let uuid = words(&what, pool.hold_fileset(&name(&what)))?;
+            let uuid = words(&what, pool.fileset_admin().hold_fileset(&name(&what)))?;
             let root = words(&what, pool.root_of(uuid))?;
             Judge::new(history).judge_below(pool, root).map_err(|findings| {
                 let told: Vec<String> = findings.iter().map(ToString::to_string).collect();
@@ -501,8 +504,8 @@ impl Lives {
         Ok(world)
     }
 
-    /// Deletes all clones, and all filesets but the first: none is refused for want of space, and
-    /// nothing is left of them.
+    /// Deletes all snapshots, and all filesets but the first: none is refused for want of space,
+    /// and nothing is left of them.
     fn dismantled(&mut self, image: &Image, mut world: World) -> Result<(), String> {
         let (device, _) = self.device(image);
         let pool = self.open(&device, ROOT)?;
@@ -532,7 +535,7 @@ impl Lives {
 }
 
 impl Lives {
-    /// Lets the first fileset that can be promoted take over the clones that it goes back to.
+    /// Lets the first fileset that can be promoted take over the snapshots that it goes back to.
     fn promoted(&mut self, pool: &Pool, world: &mut World) -> Result<bool, String> {
         let mut filesets: Vec<String> =
             world.filesets().map(|(_, node)| node.name.clone()).collect();
@@ -553,18 +556,21 @@ impl Lives {
 /// What of an operation may be done though the rest is not.
 fn half_of(op: &NodeOp) -> Option<NodeOp> {
     let NodeOp::Receive { fileset, from: Some(from), into, .. } = op else { return None };
-    let (fileset, clone, into) = (fileset.clone(), from.clone(), into.clone());
-    Some(NodeOp::Receive { fileset, clone, from: None, into })
+    let (fileset, snapshot, into) = (fileset.clone(), from.clone(), into.clone());
+    Some(NodeOp::Receive { fileset, snapshot, from: None, into })
 }
 
 fn all_deletions(world: &World) -> Vec<NodeOp> {
     let mut all = Vec::new();
-    for (_, fileset, node) in world.clones() {
+    for (_, fileset, node) in world.snapshots() {
         for hold in &node.holds {
-            let (fileset, clone) = (fileset.to_owned(), node.name.clone());
-            all.push(NodeOp::Release { fileset, clone, hold: hold.clone() });
+            let (fileset, snapshot) = (fileset.to_owned(), node.name.clone());
+            all.push(NodeOp::Release { fileset, snapshot, hold: hold.clone() });
         }
-        all.push(NodeOp::DeleteClone { fileset: fileset.to_owned(), clone: node.name.clone() });
+        all.push(NodeOp::DeleteSnapshot {
+            fileset: fileset.to_owned(),
+            snapshot: node.name.clone(),
+        });
     }
     let fileset = |(_, node): (_, &super::world::Node)| node.name.clone();
     all.extend(world.filesets().map(fileset).map(|fileset| NodeOp::DeleteFileset { fileset }));
@@ -574,7 +580,7 @@ fn all_deletions(world: &World) -> Vec<NodeOp> {
 /// Ticks until nothing is being freed any more.
 fn freed(pool: &Pool) -> Result<(), String> {
     for _ in 0..TICKS_MAX {
-        if !words("is anything being freed", pool.is_freeing())? {
+        if !words("is anything being freed", pool.fileset_admin().is_freeing())? {
             return Ok(());
         }
         words("tick", pool.tick())?;
@@ -584,6 +590,6 @@ fn freed(pool: &Pool) -> Result<(), String> {
 
 fn checked(when: &str, device: &Arc<SimDevice>) -> Result<(), String> {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
-    let report = check::run(shared, check::Options::default(), &mut |_| ());
+    let report = check::run(shared, check::CheckOptions::default(), &mut |_| ());
     if report.is_clean() { Ok(()) } else { Err(format!("{when}: {}", report.to_text())) }
 }

@@ -1,13 +1,13 @@
-//! Torture of filesets and clones: random histories over several of them, the power cut, again and
-//! again; what each node holds is compared with a model of whole trees.
+//! Torture of filesets and snapshots: random histories over several of them, the power cut, again
+//! and again; what each node holds is compared with a model of whole trees.
 //!
 //! A *seed* is one pool. In each of its lives one or two filesets are changed by random steps of
-//! [`crate::ops`], and between these clones are taken, forked, restored, promoted, held and
-//! deleted, sent and received, filesets made and deleted, quotas set, of users too, segments
-//! emptied. A life ends in order, or the power is cut at a write or behind the last answer; the
-//! pool is opened, sometimes with a second cut during that, and what came of a stream is given up;
-//! and the next life begins with what is there. At the end all clones and all filesets but the
-//! first are deleted.
+//! [`crate::ops`], and between these snapshots are taken and cloned, filesets restored, promoted,
+//! held and deleted, sent and received, filesets made and deleted, quotas set, of users too,
+//! segments emptied. A life ends in order, or the power is cut at a write or behind the last
+//! answer; the pool is opened, sometimes with a second cut during that, and what came of a stream
+//! is given up; and the next life begins with what is there. At the end all snapshots and all
+//! filesets but the first are deleted.
 //!
 //! # What is asked
 //!
@@ -15,9 +15,9 @@
 //!   refused. Only what makes something may be refused for want of space, so deleting frees always.
 //! - NT2: After each life there are the nodes that the model has: with the operation in flight or
 //!   without it.
-//! - NT3: Each clone, and each fileset that nobody changed, is the model's tree, whole.
-//! - NT4: A fileset that was changed is one of the states that [`crate::crash`] promises; whoever
-//!   took a clone of it has synced it.
+//! - NT3: Each snapshot, and each fileset that nobody changed, is the model's tree, whole.
+//! - NT4: A fileset that was changed is one of the states that [`crate::crash`] promises; a
+//!   snapshot syncs its fileset.
 //! - NQ1 to NQ4, in `owners.rs`: users and groups are refused and counted as their limits say.
 //! - NT5: The checker finds nothing, as the cut left the pool and after it was opened and closed:
 //!   no fragment is in use that no node reaches, and none is reached that is not.
@@ -85,7 +85,7 @@ impl fmt::Display for Finding {
 /// Returns the command that repeats a seed.
 #[must_use]
 pub fn replay_line(seed: u64) -> String {
-    format!("holdfast torture --filesets --seed {seed} --seeds 1")
+    format!("holdfast-lab torture --filesets --seed {seed} --seeds 1")
 }
 
 /// Counts of one seed or of many.
@@ -93,11 +93,11 @@ pub fn replay_line(seed: u64) -> String {
 pub struct Counts {
     /// Steps on files.
     pub operations: u64,
-    /// Operations on filesets and clones that were done.
+    /// Operations on filesets and snapshots that were done.
     pub node_operations: u64,
-    /// Clones that were taken.
-    pub clones: u64,
-    /// Operations on filesets and clones that were refused, as they should be.
+    /// Snapshots that were taken.
+    pub snapshots: u64,
+    /// Operations on filesets and snapshots that were refused, as they should be.
     pub refusals: u64,
     /// Answers that the pool is full, or a quota.
     pub full: u64,
@@ -105,7 +105,7 @@ pub struct Counts {
     pub over_limit: u64,
     /// Power cuts.
     pub crashes: u64,
-    /// Those in the midst of an operation on filesets and clones.
+    /// Those in the midst of an operation on filesets and snapshots.
     pub crashes_in_node_operations: u64,
     /// Power cuts while a pool was opened.
     pub recovery_cuts: u64,
@@ -119,7 +119,7 @@ impl Counts {
     fn add(&mut self, other: &Counts) {
         self.operations += other.operations;
         self.node_operations += other.node_operations;
-        self.clones += other.clones;
+        self.snapshots += other.snapshots;
         self.refusals += other.refusals;
         self.full += other.full;
         self.over_limit += other.over_limit;

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::vnode::api::{Caller, FileSystem, Ino, Timestamp};
+use engine::api::{Caller, FileSystem, Ino, Timestamp};
 use engine::{Pool, QuotaAccount, QuotaLimitsChange, QuotaProgress};
 use format::quota::QuotaKind;
 
@@ -66,7 +66,7 @@ type Accounts = BTreeMap<(QuotaKind, u32), QuotaAccount>;
 fn accounts(pool: &Pool, fileset: &str) -> Result<Accounts, String> {
     let mut all = Accounts::new();
     for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
-        let told = pool.quota_accounts(&name(fileset), (kind, 0), ACCOUNTS_MAX);
+        let told = pool.fileset_admin().quota_accounts(&name(fileset), (kind, 0), ACCOUNTS_MAX);
         all.extend(words(fileset, told)?.into_iter().map(|it| ((kind, it.id), it)));
     }
     Ok(all)
@@ -74,7 +74,7 @@ fn accounts(pool: &Pool, fileset: &str) -> Result<Accounts, String> {
 
 /// What the pool tells of the quotas of a fileset.
 pub(super) fn listed(pool: &Pool, fileset: &str, known: &Quotas) -> Result<Quotas, String> {
-    let info = words(fileset, pool.quota_info(&name(fileset)))?;
+    let info = words(fileset, pool.fileset_admin().quota_info(&name(fileset)))?;
     if info.progress == QuotaProgress::Off {
         return Ok(Quotas::default());
     }
@@ -103,7 +103,7 @@ impl Before {
         session: &Session<'_>,
         (step, now): (&Step, Timestamp),
     ) -> Result<Option<Before>, String> {
-        let info = words(fileset, pool.quota_info(&name(fileset)))?;
+        let info = words(fileset, pool.fileset_admin().quota_info(&name(fileset)))?;
         if info.progress != QuotaProgress::On {
             return Ok(None);
         }
@@ -223,7 +223,7 @@ pub(super) fn check_sums(
     fileset: &str,
     (root, is_all): (Ino, bool),
 ) -> Result<(), String> {
-    let info = words(fileset, pool.quota_info(&name(fileset)))?;
+    let info = words(fileset, pool.fileset_admin().quota_info(&name(fileset)))?;
     if info.progress != QuotaProgress::On {
         return Ok(());
     }
@@ -246,7 +246,7 @@ pub(super) fn check_sums(
             let bytes = if attr.blocks_may_change { 0 } else { attr.blocks_512 * 512 };
             (sum.0, sum.1) = (sum.0 + bytes, sum.1 + 1);
         }
-        if attr.kind == engine::vnode::api::FileKind::Directory {
+        if attr.kind == engine::api::FileKind::Directory {
             let listed = pool.readdir(&caller, ino, 0, &mut |entry| {
                 if entry.name != b"." && entry.name != b".." {
                     left.push(entry.ino);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use engine::Pool;
-use engine::vnode::api::{Caller, FileKind, FilesetUuid, FsError, Ino, Timestamp};
+use engine::api::{Caller, FileKind, FilesetUuid, FsError, Ino, Timestamp};
 
 use super::owners::{Before, bytes_of as bytes_taken, check_sums};
 use super::world::NodeId;
@@ -49,7 +49,7 @@ pub(super) enum Met {
     OverLimit,
 }
 
-/// The fileset's quota and whether clones hold a part of it, and what time it is.
+/// The fileset's quota and whether snapshots hold a part of it, and what time it is.
 pub(super) type Terms = ((u64, bool), Timestamp);
 
 /// A fileset as a pool that is open has it.
@@ -87,8 +87,8 @@ impl<'a> Seat<'a> {
         })
     }
 
-    /// Does a step; `is_cut` says whether the power is gone. `has_clones`: what gives room back may
-    /// need some first.
+    /// Does a step; `is_cut` says whether the power is gone. `has_snapshots`: what gives room back
+    /// may need some first.
     pub(super) fn step(
         &mut self,
         terms: Terms,
@@ -184,11 +184,11 @@ impl<'a> Seat<'a> {
         &self,
         step: &Step,
         error: &FsError,
-        (quota_bytes, has_clones): (u64, bool),
+        (quota_bytes, has_snapshots): (u64, bool),
     ) -> Result<bool, String> {
         let takes = takes_space(&step.op, &self.expected);
         if *error == FsError::NoSpace {
-            return Ok(takes || has_clones && is_change(&step.op));
+            return Ok(takes || has_snapshots && is_change(&step.op));
         }
         let is_of_quota = *error == FsError::QuotaExceeded && quota_bytes > 0 && takes;
         if is_of_quota {

@@ -1,6 +1,6 @@
-//! The reference of a pool's filesets and clones: whole trees, and what may be done with them.
+//! The reference of a pool's filesets and snapshots: whole trees, and what may be done with them.
 //!
-//! A clone is a copy of a tree, a fork one more, a restore puts one in the place of another. So
+//! A snapshot is a copy of a tree, a clone one more, a restore puts one in the place of another. So
 //! what a node is never depends on how the engine shares it; and what is refused follows from names
 //! and from who goes back to whom.
 
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use engine::vnode::api::FsError;
+use engine::api::FsError;
 use format::quota::QuotaKind;
 use runtime::clock::Clock;
 
@@ -18,22 +18,22 @@ use crate::model::Model;
 /// What the first fileset of a pool is called.
 pub const ROOT: &str = "root";
 
-/// A fileset or a clone, whatever it is called.
+/// A fileset or a snapshot, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u32);
 
-/// A fileset or a clone.
+/// A fileset or a snapshot.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Of a fileset its name from the top; of a clone its own.
+    /// Of a fileset its name from the top; of a snapshot its own.
     pub name: String,
-    /// Of a clone: the fileset that it is called after.
+    /// Of a snapshot: the fileset that it is called after.
     pub of: Option<NodeId>,
-    /// The clone that it goes back to.
+    /// The snapshot that it goes back to.
     pub parent: Option<NodeId>,
     /// What it holds.
     pub model: Arc<Model>,
-    /// Of a clone: who keeps it from being deleted.
+    /// Of a snapshot: who keeps it from being deleted.
     pub holds: BTreeSet<String>,
     /// Most that a fileset may reference; 0: no limit.
     pub quota_bytes: u64,
@@ -41,33 +41,33 @@ pub struct Node {
     pub quotas: Quotas,
 }
 
-/// Something that is done with filesets and clones.
+/// Something that is done with filesets and snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields are the words of the command that each stands for")]
 pub enum NodeOp {
     /// Makes a fileset.
     Create { fileset: String },
-    /// Takes a clone.
-    Take { fileset: String, clone: String },
-    /// Takes clones of a fileset and of all below it at one moment.
-    TakeBelow { fileset: String, clone: String },
-    /// Makes a fileset of a clone.
-    Fork { fileset: String, clone: String, fork: String },
-    /// Makes a fileset what a clone holds.
-    Restore { fileset: String, clone: String },
-    /// Calls the clones that a fork goes back to after it.
+    /// Takes a snapshot.
+    Take { fileset: String, snapshot: String },
+    /// Takes snapshots of a fileset and of all below it at one moment.
+    TakeBelow { fileset: String, snapshot: String },
+    /// Makes a fileset of a snapshot.
+    Clone { fileset: String, snapshot: String, clone: String },
+    /// Makes a fileset what a snapshot holds.
+    Restore { fileset: String, snapshot: String },
+    /// Calls the snapshots that a clone goes back to after it.
     Promote { fileset: String },
-    /// Makes a fileset of the stream of a clone; `from`: of the stream of an earlier one, and of
+    /// Makes a fileset of the stream of a snapshot; `from`: of the stream of an earlier one, and of
     /// what differs.
-    Receive { fileset: String, clone: String, from: Option<String>, into: String },
-    /// Deletes a clone.
-    DeleteClone { fileset: String, clone: String },
+    Receive { fileset: String, snapshot: String, from: Option<String>, into: String },
+    /// Deletes a snapshot.
+    DeleteSnapshot { fileset: String, snapshot: String },
     /// Deletes a fileset.
     DeleteFileset { fileset: String },
-    /// Keeps a clone from being deleted.
-    Hold { fileset: String, clone: String, hold: String },
+    /// Keeps a snapshot from being deleted.
+    Hold { fileset: String, snapshot: String, hold: String },
     /// Takes that back.
-    Release { fileset: String, clone: String, hold: String },
+    Release { fileset: String, snapshot: String, hold: String },
     /// Sets the most that a fileset may reference.
     SetQuota { fileset: String, bytes: u64 },
     /// Switches quotas of users and groups on, or off.
@@ -82,26 +82,30 @@ impl fmt::Display for NodeOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NodeOp::Create { fileset } => write!(f, "fileset create {fileset}"),
-            NodeOp::Take { fileset, clone } => write!(f, "clone create {fileset}@{clone}"),
-            NodeOp::TakeBelow { fileset, clone } => {
-                write!(f, "clone create --recursive {fileset}@{clone}")
+            NodeOp::Take { fileset, snapshot } => write!(f, "snapshot create {fileset}@{snapshot}"),
+            NodeOp::TakeBelow { fileset, snapshot } => {
+                write!(f, "snapshot create --recursive {fileset}@{snapshot}")
             }
-            NodeOp::Fork { fileset, clone, fork } => {
-                write!(f, "fileset fork {fileset}@{clone} {fork}")
+            NodeOp::Clone { fileset, snapshot, clone } => {
+                write!(f, "clone create {fileset}@{snapshot} {clone}")
             }
-            NodeOp::Restore { fileset, clone } => write!(f, "fileset restore {fileset}@{clone}"),
+            NodeOp::Restore { fileset, snapshot } => {
+                write!(f, "fileset restore {fileset}@{snapshot}")
+            }
             NodeOp::Promote { fileset } => write!(f, "fileset promote {fileset}"),
-            NodeOp::Receive { fileset, clone, from, into } => {
-                write!(f, "receive {into} of {fileset}@{clone}")?;
+            NodeOp::Receive { fileset, snapshot, from, into } => {
+                write!(f, "receive {into} of {fileset}@{snapshot}")?;
                 from.iter().try_for_each(|from| write!(f, " by way of @{from}"))
             }
-            NodeOp::DeleteClone { fileset, clone } => write!(f, "clone delete {fileset}@{clone}"),
-            NodeOp::DeleteFileset { fileset } => write!(f, "fileset delete {fileset}"),
-            NodeOp::Hold { fileset, clone, hold } => {
-                write!(f, "clone hold {fileset}@{clone} {hold}")
+            NodeOp::DeleteSnapshot { fileset, snapshot } => {
+                write!(f, "snapshot delete {fileset}@{snapshot}")
             }
-            NodeOp::Release { fileset, clone, hold } => {
-                write!(f, "clone release {fileset}@{clone} {hold}")
+            NodeOp::DeleteFileset { fileset } => write!(f, "fileset delete {fileset}"),
+            NodeOp::Hold { fileset, snapshot, hold } => {
+                write!(f, "snapshot hold {fileset}@{snapshot} {hold}")
+            }
+            NodeOp::Release { fileset, snapshot, hold } => {
+                write!(f, "snapshot release {fileset}@{snapshot} {hold}")
             }
             NodeOp::SetQuota { fileset, bytes } => {
                 write!(f, "fileset set {fileset} quota={bytes}")
@@ -128,7 +132,7 @@ impl NodeOp {
             NodeOp::Create { .. }
                 | NodeOp::Take { .. }
                 | NodeOp::TakeBelow { .. }
-                | NodeOp::Fork { .. }
+                | NodeOp::Clone { .. }
                 | NodeOp::Restore { .. }
                 | NodeOp::Receive { .. }
                 | NodeOp::Hold { .. }
@@ -168,13 +172,13 @@ pub(super) struct Listed {
     pub(super) name: String,
     pub(super) quota_bytes: u64,
     pub(super) holds: BTreeSet<String>,
-    /// The clone that it goes back to.
+    /// The snapshot that it goes back to.
     pub(super) origin: Option<String>,
     /// Of a fileset: limits of its users and groups.
     pub(super) quotas: Quotas,
 }
 
-/// All filesets and clones of a pool.
+/// All filesets and snapshots of a pool.
 #[derive(Clone, Debug)]
 pub struct World {
     nodes: BTreeMap<NodeId, Node>,
@@ -226,8 +230,8 @@ impl World {
         self.nodes().filter(|(_, node)| node.of.is_none())
     }
 
-    /// The clones, each with the name of its fileset.
-    pub fn clones(&self) -> impl Iterator<Item = (NodeId, &str, &Node)> {
+    /// The snapshots, each with the name of its fileset.
+    pub fn snapshots(&self) -> impl Iterator<Item = (NodeId, &str, &Node)> {
         self.nodes().filter_map(|(id, node)| {
             let of = node.of?;
             Some((id, self.nodes[&of].name.as_str(), node))
@@ -272,13 +276,13 @@ impl World {
         found.map(|(id, _)| id).ok_or(Refusal::Missing)
     }
 
-    fn clone_of(&self, fileset: NodeId, name: &str) -> Option<NodeId> {
+    fn snapshot_of(&self, fileset: NodeId, name: &str) -> Option<NodeId> {
         let is_it = |(_, node): &(NodeId, &Node)| node.of == Some(fileset) && node.name == name;
         self.nodes().find(is_it).map(|(id, _)| id)
     }
 
-    fn clone_named(&self, fileset: &str, clone: &str) -> Result<NodeId, Refusal> {
-        self.clone_of(self.fileset(fileset)?, clone).ok_or(Refusal::Missing)
+    fn snapshot_named(&self, fileset: &str, snapshot: &str) -> Result<NodeId, Refusal> {
+        self.snapshot_of(self.fileset(fileset)?, snapshot).ok_or(Refusal::Missing)
     }
 
     fn check_free(&self, fileset: &str) -> Result<(), Refusal> {
@@ -300,10 +304,10 @@ impl World {
         }
     }
 
-    fn take(&mut self, fileset: NodeId, clone: &str) {
+    fn take(&mut self, fileset: NodeId, snapshot: &str) {
         let node = &self.nodes[&fileset];
         let (parent, model) = (node.parent, Arc::new(node.model.reopened()));
-        let (name, holds) = (clone.to_owned(), BTreeSet::new());
+        let (name, holds) = (snapshot.to_owned(), BTreeSet::new());
         let (of, quotas) = (Some(fileset), node.quotas.clone());
         let taken = self.add(Node { name, of, parent, model, holds, quota_bytes: 0, quotas });
         self.nodes.get_mut(&fileset).expect("it is there").parent = Some(taken);
@@ -317,8 +321,8 @@ impl World {
         self.filesets().filter(is_it).map(|(id, _)| id).collect()
     }
 
-    /// The clones on the path of a fileset that are called after others, the oldest first.
-    fn clones_of_others(&self, fileset: NodeId) -> Vec<NodeId> {
+    /// The snapshots on the path of a fileset that are called after others, the oldest first.
+    fn snapshots_of_others(&self, fileset: NodeId) -> Vec<NodeId> {
         let (mut path, mut next) = (Vec::new(), self.nodes[&fileset].parent);
         while let Some(id) = next {
             let node = &self.nodes[&id];
@@ -343,29 +347,29 @@ impl World {
                 world.check_free(fileset)?;
                 world.add_fileset(fileset, None, world.empty());
             }
-            NodeOp::Take { fileset, clone } => {
+            NodeOp::Take { fileset, snapshot } => {
                 let of = world.fileset(fileset)?;
-                if world.clone_of(of, clone).is_some() {
+                if world.snapshot_of(of, snapshot).is_some() {
                     return Err(Refusal::Exists);
                 }
-                world.take(of, clone);
+                world.take(of, snapshot);
             }
-            NodeOp::TakeBelow { fileset, clone } => {
+            NodeOp::TakeBelow { fileset, snapshot } => {
                 world.fileset(fileset)?;
                 let all = world.at_and_below(fileset);
-                if all.iter().any(|of| world.clone_of(*of, clone).is_some()) {
+                if all.iter().any(|of| world.snapshot_of(*of, snapshot).is_some()) {
                     return Err(Refusal::Exists);
                 }
-                all.into_iter().for_each(|of| world.take(of, clone));
+                all.into_iter().for_each(|of| world.take(of, snapshot));
             }
-            NodeOp::Fork { fileset, clone, fork } => {
-                let parent = world.clone_named(fileset, clone)?;
-                world.check_free(fork)?;
+            NodeOp::Clone { fileset, snapshot, clone } => {
+                let parent = world.snapshot_named(fileset, snapshot)?;
+                world.check_free(clone)?;
                 let model = Arc::new(world.nodes[&parent].model.reopened());
-                world.add_fileset(fork, Some(parent), model);
+                world.add_fileset(clone, Some(parent), model);
             }
-            NodeOp::Restore { fileset, clone } => {
-                let parent = world.clone_named(fileset, clone)?;
+            NodeOp::Restore { fileset, snapshot } => {
+                let parent = world.snapshot_named(fileset, snapshot)?;
                 let id = world.fileset(fileset)?;
                 if entered.has(id) {
                     return Err(Refusal::InUse);
@@ -376,11 +380,11 @@ impl World {
                 (node.parent, node.model, node.quotas) = (Some(parent), model, quotas);
             }
             NodeOp::Promote { fileset } => world.promote(fileset)?,
-            NodeOp::Receive { fileset, clone, from, into } => {
-                world.receive((fileset, clone), from.as_deref(), into)?;
+            NodeOp::Receive { fileset, snapshot, from, into } => {
+                world.receive((fileset, snapshot), from.as_deref(), into)?;
             }
-            NodeOp::DeleteClone { fileset, clone } => {
-                let id = world.clone_named(fileset, clone)?;
+            NodeOp::DeleteSnapshot { fileset, snapshot } => {
+                let id = world.snapshot_named(fileset, snapshot)?;
                 let is_held = !world.nodes[&id].holds.is_empty();
                 if is_held || entered.has(id) || world.children(id) > 1 {
                     return Err(Refusal::InUse);
@@ -389,22 +393,22 @@ impl World {
             }
             NodeOp::DeleteFileset { fileset } => {
                 let id = world.fileset(fileset)?;
-                let has_clones = world.nodes().any(|(_, node)| node.of == Some(id));
+                let has_snapshots = world.nodes().any(|(_, node)| node.of == Some(id));
                 let has_below = world.at_and_below(fileset).len() > 1;
-                if fileset == ROOT || entered.has(id) || has_clones || has_below {
+                if fileset == ROOT || entered.has(id) || has_snapshots || has_below {
                     return Err(Refusal::InUse);
                 }
                 world.remove(id);
             }
-            NodeOp::Hold { fileset, clone, hold } => {
-                let id = world.clone_named(fileset, clone)?;
+            NodeOp::Hold { fileset, snapshot, hold } => {
+                let id = world.snapshot_named(fileset, snapshot)?;
                 let node = world.nodes.get_mut(&id).expect("it is there");
                 if !node.holds.insert(hold.clone()) {
                     return Err(Refusal::Exists);
                 }
             }
-            NodeOp::Release { fileset, clone, hold } => {
-                let id = world.clone_named(fileset, clone)?;
+            NodeOp::Release { fileset, snapshot, hold } => {
+                let id = world.snapshot_named(fileset, snapshot)?;
                 let node = world.nodes.get_mut(&id).expect("it is there");
                 if !node.holds.remove(hold) {
                     return Err(Refusal::Missing);
@@ -438,12 +442,12 @@ impl World {
     /// What is received goes back to nothing that is here, and has no limits.
     fn receive(
         &mut self,
-        (fileset, clone): (&str, &str),
+        (fileset, snapshot): (&str, &str),
         from: Option<&str>,
         into: &str,
     ) -> Result<(), Refusal> {
-        let sent = self.clone_named(fileset, clone)?;
-        let first = from.map(|from| self.clone_named(fileset, from)).transpose()?;
+        let sent = self.snapshot_named(fileset, snapshot)?;
+        let first = from.map(|from| self.snapshot_named(fileset, from)).transpose()?;
         self.check_free(into).map_err(|refusal| match refusal {
             // What is there is no state that the stream begins from.
             Refusal::Exists => Refusal::InUse,
@@ -458,7 +462,7 @@ impl World {
         Ok(())
     }
 
-    /// The clones of the same fileset that a clone goes back to.
+    /// The snapshots of the same fileset that a snapshot goes back to.
     pub(super) fn earlier(&self, id: NodeId) -> Vec<String> {
         let (of, mut names, mut next) = (self.nodes[&id].of, Vec::new(), self.nodes[&id].parent);
         while let Some(node) = next.and_then(|id| self.nodes.get(&id)) {
@@ -475,14 +479,14 @@ impl World {
 
     fn promote(&mut self, fileset: &str) -> Result<(), Refusal> {
         let id = self.fileset(fileset)?;
-        let others = self.clones_of_others(id);
+        let others = self.snapshots_of_others(id);
         if others.is_empty() {
             return Err(Refusal::InUse);
         }
         let mut names = BTreeSet::new();
         for other in &others {
             let name = self.nodes[other].name.clone();
-            if self.clone_of(id, &name).is_some() || !names.insert(name) {
+            if self.snapshot_of(id, &name).is_some() || !names.insert(name) {
                 return Err(Refusal::Exists);
             }
         }
@@ -519,24 +523,24 @@ mod tests {
         *world = after.unwrap_or_else(|refusal| panic!("{op}: {refusal:?}"));
     }
 
-    fn take(fileset: &str, clone: &str) -> NodeOp {
-        NodeOp::Take { fileset: fileset.to_owned(), clone: clone.to_owned() }
+    fn take(fileset: &str, snapshot: &str) -> NodeOp {
+        NodeOp::Take { fileset: fileset.to_owned(), snapshot: snapshot.to_owned() }
     }
 
-    fn delete(fileset: &str, clone: &str) -> NodeOp {
-        NodeOp::DeleteClone { fileset: fileset.to_owned(), clone: clone.to_owned() }
+    fn delete(fileset: &str, snapshot: &str) -> NodeOp {
+        NodeOp::DeleteSnapshot { fileset: fileset.to_owned(), snapshot: snapshot.to_owned() }
     }
 
-    fn fork(fileset: &str, clone: &str, fork: &str) -> NodeOp {
-        let [fileset, clone, fork] = [fileset, clone, fork].map(str::to_owned);
-        NodeOp::Fork { fileset, clone, fork }
+    fn make_clone(fileset: &str, snapshot: &str, clone: &str) -> NodeOp {
+        let [fileset, snapshot, clone] = [fileset, snapshot, clone].map(str::to_owned);
+        NodeOp::Clone { fileset, snapshot, clone }
     }
 
     #[test]
     fn who_goes_back_to_whom_says_what_is_refused() {
         let mut world = World::new(Arc::new(ManualClock::new()));
         does(&mut world, take(ROOT, "x"));
-        does(&mut world, fork(ROOT, "x", "a"));
+        does(&mut world, make_clone(ROOT, "x", "a"));
         let none = Entered::default();
         assert_eq!(world.after(&delete(ROOT, "x"), &none).err(), Some(Refusal::InUse));
         assert_eq!(world.after(&take(ROOT, "x"), &none).err(), Some(Refusal::Exists));
@@ -545,17 +549,17 @@ mod tests {
         assert_eq!(names, ["a", "a@x", "root"]);
         does(&mut world, take("a", "y"));
         does(&mut world, delete("a", "y"));
-        assert_eq!(world.clones().count(), 1);
+        assert_eq!(world.snapshots().count(), 1);
     }
 
-    /// Two clones of one name lie on the path of a fork: it can't have both.
+    /// Two snapshots of one name lie on the path of a clone: it can't have both.
     #[test]
     fn a_promotion_gives_no_name_twice() {
         let mut world = World::new(Arc::new(ManualClock::new()));
         does(&mut world, take(ROOT, "x"));
-        does(&mut world, fork(ROOT, "x", "a"));
+        does(&mut world, make_clone(ROOT, "x", "a"));
         does(&mut world, take("a", "x"));
-        does(&mut world, fork("a", "x", "b"));
+        does(&mut world, make_clone("a", "x", "b"));
         let promote = NodeOp::Promote { fileset: "b".to_owned() };
         assert_eq!(world.after(&promote, &Entered::default()).err(), Some(Refusal::Exists));
     }

@@ -2,7 +2,7 @@
 //!
 //! A caller whom a kernel has checked passes every test here, as the superuser does.
 
-use engine::vnode::api::{Access, Caller, Checks, FileKind, FsError, FsResult};
+use engine::api::{AccessRights, Caller, FileKind, FsError, FsResult, PermissionChecks};
 
 use super::{Node, acl};
 
@@ -21,7 +21,7 @@ pub(super) const WRITE: u16 = 0o2;
 pub(super) const SEARCH: u16 = 0o1;
 
 pub(super) fn is_privileged(caller: &Caller) -> bool {
-    caller.checks == Checks::ByKernel || caller.uid == 0
+    caller.checks == PermissionChecks::ByKernel || caller.uid == 0
 }
 
 pub(super) fn is_in_group(caller: &Caller, gid: u32) -> bool {
@@ -52,12 +52,12 @@ pub(super) fn require(caller: &Caller, node: &Node, wanted: u16) -> FsResult<()>
 }
 
 /// What `caller` may do with `node`.
-pub(super) fn access_of(caller: &Caller, node: &Node) -> Access {
+pub(super) fn access_of(caller: &Caller, node: &Node) -> AccessRights {
     let may = |wanted| require(caller, node, wanted).is_ok();
     let is_plain = node.kind == FileKind::Regular && node.mode & EXECUTE_BITS == 0;
     // Even to the superuser, what nobody may execute is no program.
-    let is_refused = is_plain && caller.checks == Checks::Here;
-    Access { reads: may(READ), writes: may(WRITE), executes: may(SEARCH) && !is_refused }
+    let is_refused = is_plain && caller.checks == PermissionChecks::Here;
+    AccessRights { reads: may(READ), writes: may(WRITE), executes: may(SEARCH) && !is_refused }
 }
 
 /// Refuses whom open(2) would refuse, however the file is to be opened.
@@ -112,7 +112,7 @@ pub(super) fn mode_allowed(caller: &Caller, mode: u16, gid: u32) -> u16 {
 /// knows whether it is a member.
 pub(super) fn mode_allowed_with_list(caller: &Caller, mode: u16, gid: u32) -> u16 {
     let mode = mode_allowed(caller, mode, gid);
-    let is_told = caller.checks == Checks::ByKernel && caller.loses_set_bits;
+    let is_told = caller.checks == PermissionChecks::ByKernel && caller.loses_set_bits;
     if is_told { mode & !SETGID } else { mode }
 }
 

@@ -1,7 +1,7 @@
 //! Access lists, entry by entry as the kernel has them: a machine of states checks them, and one
 //! walk over the entries decides. The whole list is kept beside the mode, and chmod changes both.
 
-use engine::vnode::api::{Caller, FileKind, FsError, FsResult};
+use engine::api::{Caller, FileKind, FsError, FsResult};
 
 use super::access::is_in_group;
 

@@ -1,6 +1,6 @@
 //! Attributes that are set.
 
-use engine::vnode::api::{
+use engine::api::{
     Attr, Caller, FILE_BYTES_MAX, FileKind, FsError, FsResult, Ino, SetAttr, SetTime, Timestamp,
 };
 

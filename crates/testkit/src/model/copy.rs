@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr, XattrMode};
+use engine::api::{Caller, FileKind, FileSystem, Ino, NewInode, SetAttr, XattrMode};
 use runtime::clock::Clock;
 
 use super::{Model, ROOT, acl};

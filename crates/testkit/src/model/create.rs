@@ -1,16 +1,14 @@
 //! New names: create, symlink, link.
 
-use engine::vnode::api::{
+use engine::api::{
     Attr, FileKind, FsError, FsResult, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX, SetTime,
 };
 
 use crate::canon::Attributes;
 
 use super::access::{self, SEARCH, WRITE};
-use super::acl;
-use super::attr;
 use super::content::Content;
-use super::{Asked, Body, Directory, Node, State, require_name};
+use super::{Asked, Body, Directory, Node, State, acl, attr, require_name};
 
 const MODE_MASK: u16 = 0o7777;
 

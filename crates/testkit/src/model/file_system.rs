@@ -1,9 +1,9 @@
 //! The reference behind the interface that every file system has: each operation under its lock.
 
-use engine::vnode::api::{
-    Access, Around, Attr, COPY_BYTES_MAX, Caller, Data, DirEntry, Fallocate, FileSystem,
-    FilesetUuid, FsError, FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, Stability,
-    StatFs, XattrMode,
+use engine::api::{
+    AccessRights, Attr, AttributeChange, COPY_BYTES_MAX, Caller, DirEntry, Fallocate, FileHandle,
+    FileSystem, FilesetUuid, FsError, FsResult, Ino, NewInode, RenameMode, Seek, SetAttr,
+    Stability, StatFs, WriteData, XattrMode,
 };
 
 use super::access::{self, READ, WRITE};
@@ -24,7 +24,7 @@ impl FileSystem for Model {
         0
     }
 
-    fn resolve(&self, _caller: &Caller, handle: Handle) -> FsResult<Attr> {
+    fn resolve(&self, _caller: &Caller, handle: FileHandle) -> FsResult<Attr> {
         let mut state = self.locked();
         let is_gone = |node: &Node| node.names == 0 && node.references == 0;
         if handle.fileset != FILESET
@@ -50,7 +50,7 @@ impl FileSystem for Model {
         self.locked().attr(ino)
     }
 
-    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
+    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<AccessRights> {
         Ok(access::access_of(caller, self.locked().node(ino)?))
     }
 
@@ -59,7 +59,7 @@ impl FileSystem for Model {
         caller: &Caller,
         ino: Ino,
         change: &SetAttr,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let asked = self.asked(caller);
         self.changes(ino, around, |state| state.setattr(asked, ino, change))
@@ -71,7 +71,7 @@ impl FileSystem for Model {
         parent: Ino,
         name: &[u8],
         new: NewInode,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let asked = self.asked(caller);
         self.changes(parent, around, |state| state.create(asked, parent, name, new))
@@ -84,7 +84,7 @@ impl FileSystem for Model {
         name: &[u8],
         target: &[u8],
         new: NewInode,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let asked = self.asked(caller);
         self.changes(parent, around, |state| state.symlink(asked, (parent, name), target, new))
@@ -106,7 +106,7 @@ impl FileSystem for Model {
         ino: Ino,
         parent: Ino,
         name: &[u8],
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         let asked = self.asked(caller);
         self.changes(parent, around, |state| state.link(asked, ino, parent, name))
@@ -122,7 +122,7 @@ impl FileSystem for Model {
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         let asked = self.asked(caller);
         self.changes(parent, around, |state| state.unlink(asked, parent, name))
@@ -133,7 +133,7 @@ impl FileSystem for Model {
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         let asked = self.asked(caller);
         self.changes(parent, around, |state| state.rmdir(asked, parent, name))
@@ -145,10 +145,10 @@ impl FileSystem for Model {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
-        around: Option<&mut [Around; 2]>,
+        around: Option<&mut [AttributeChange; 2]>,
     ) -> FsResult<()> {
         let asked = self.asked(caller);
-        let [mut from, mut to] = [Around::default(), Around::default()];
+        let [mut from, mut to] = [AttributeChange::default(), AttributeChange::default()];
         self.changes(source.0, Some(&mut from), |state| {
             state.around(target.0, Some(&mut to), |state| state.rename(asked, source, target, mode))
         })?;
@@ -176,19 +176,14 @@ impl FileSystem for Model {
         Ok(count)
     }
 
-    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        let asked = self.asked(caller);
-        self.locked().write(asked, ino, offset, data)
-    }
-
     fn write_some(
         &self,
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &Data<'_>,
+        data: &WriteData<'_>,
         _stability: Stability,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<usize> {
         let asked = self.asked(caller);
         self.changes(ino, around, |state| state.write(asked, ino, offset, data))?;
@@ -292,7 +287,7 @@ impl FileSystem for Model {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         let asked = self.asked(caller);
         self.changes(ino, around, |state| state.setxattr(asked, ino, name, value, mode))
@@ -307,7 +302,7 @@ impl FileSystem for Model {
         caller: &Caller,
         ino: Ino,
         name: &[u8],
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         let asked = self.asked(caller);
         self.changes(ino, around, |state| state.removexattr(asked, ino, name))

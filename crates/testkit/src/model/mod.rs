@@ -42,9 +42,9 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use engine::vnode::api::{
-    Around, Attr, Caller, DirEntry, FILE_BYTES_MAX, Fallocate, FileKind, FilesetUuid, FsError,
-    FsResult, Ino, LINKS_MAX, NAME_BYTES_MAX, Timestamp,
+use engine::api::{
+    Attr, AttributeChange, Caller, DirEntry, FILE_BYTES_MAX, Fallocate, FileKind, FilesetUuid,
+    FsError, FsResult, Ino, LINKS_MAX, NAME_BYTES_MAX, Timestamp,
 };
 use runtime::clock::Clock;
 
@@ -67,7 +67,7 @@ const ATIME_AGE_SECONDS_MAX: i64 = 24 * 60 * 60;
 const TOTAL_BYTES: u64 = 1 << 60;
 const BLOCK_BYTES: u32 = 4096;
 
-/// The reference implementation of [`FileSystem`](engine::vnode::api::FileSystem).
+/// The reference implementation of [`FileSystem`](engine::api::FileSystem).
 #[derive(Debug)]
 pub struct Model {
     state: Mutex<State>,
@@ -273,13 +273,13 @@ impl State {
     fn around<T>(
         &mut self,
         ino: Ino,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
         work: impl FnOnce(&mut State) -> FsResult<T>,
     ) -> FsResult<T> {
         let before = self.attr(ino).ok();
         let done = work(self)?;
         if let Some(around) = around {
-            *around = Around { before, after: self.attr(ino).ok() };
+            *around = AttributeChange { before, after: self.attr(ino).ok() };
         }
         Ok(done)
     }
@@ -506,7 +506,7 @@ impl Model {
     fn changes<T>(
         &self,
         ino: Ino,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
         work: impl FnOnce(&mut State) -> FsResult<T>,
     ) -> FsResult<T> {
         self.locked().around(ino, around, work)

@@ -1,9 +1,8 @@
 //! Names that go: unlink, rmdir.
 
-use engine::vnode::api::{FsError, FsResult, Ino};
+use engine::api::{FsError, FsResult, Ino};
 
-use super::access;
-use super::{Asked, State, require_name};
+use super::{Asked, State, access, require_name};
 
 impl State {
     /// What `name` in `parent` names, if `asked.caller` may remove that name.

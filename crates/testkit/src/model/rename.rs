@@ -1,6 +1,6 @@
 //! Names that move.
 
-use engine::vnode::api::{FsError, FsResult, Ino, RenameMode, WHITEOUT};
+use engine::api::{FsError, FsResult, Ino, RenameMode, WHITEOUT};
 
 use super::access::{self, SEARCH, WRITE};
 use super::{Asked, Body, ROOT, State, require_name};

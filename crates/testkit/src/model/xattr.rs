@@ -2,7 +2,7 @@
 //!
 //! Names and values are checked first, then who asks, then whether the attribute is there.
 
-use engine::vnode::api::{Caller, FileKind, FsError, FsResult, Ino, XattrMode};
+use engine::api::{Caller, FileKind, FsError, FsResult, Ino, XattrMode};
 
 use super::access::{self, READ, STICKY, WRITE};
 use super::{Asked, Node, State, acl};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    AlignedBuffer, Attr, Caller, Data, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino,
-    NewInode, RenameMode, Seek, SetAttr, Stability, XattrMode,
+use engine::api::{
+    AlignedBuffer, Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode,
+    RenameMode, Seek, SetAttr, Stability, WriteData, XattrMode,
 };
 
 use runtime::sync::{Condvar, Mutex};
@@ -232,7 +232,7 @@ impl<'a> Session<'a> {
                 // Every other one comes in memory that the file system may keep.
                 let write = |ino| {
                     if fill.is_multiple_of(2) {
-                        let data = Data::Shared(AlignedBuffer::copy_of(&data).into());
+                        let data = WriteData::Shared(AlignedBuffer::copy_of(&data).into());
                         let count = self.fs.write_some(
                             caller,
                             ino,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{
+use engine::api::{
     Caller, DirEntry, Fallocate, FileKind, FileSystem, RenameMode, Seek, SetTime, Timestamp,
     XattrMode,
 };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use engine::vnode::api::FileSystem;
+use engine::api::FileSystem;
 use runtime::clock::ManualClock;
 
 use super::{Op, Outcome, Place, Route, Session, Step, history_to_text};

@@ -27,7 +27,7 @@ pub use lockstep::{Divergence, LockstepOptions, places_of, run_lockstep};
 pub use shrink::{SHRINK_TRIES_MAX, drop_runs, shrink};
 pub use text::{ParseError, history_from_text, history_to_text};
 
-use engine::vnode::api::{Caller, Fallocate, FileKind, RenameMode, Seek, SetTime, XattrMode};
+use engine::api::{Caller, Fallocate, FileKind, RenameMode, Seek, SetTime, XattrMode};
 use runtime::prng::Prng;
 
 /// How many slots a session has.

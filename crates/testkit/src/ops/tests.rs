@@ -1,9 +1,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use engine::vnode::api::{
-    Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileSystem, FilesetUuid, FsResult,
-    Handle, Ino, NewInode, RenameMode, Seek, SetAttr, Stability, StatFs, XattrMode,
+use engine::api::{
+    AccessRights, Attr, AttributeChange, Caller, DirEntry, Fallocate, FileHandle, FileSystem,
+    FilesetUuid, FsResult, Ino, NewInode, RenameMode, Seek, SetAttr, Stability, StatFs, WriteData,
+    XattrMode,
 };
 use runtime::clock::ManualClock;
 
@@ -40,7 +41,19 @@ enum Fault {
     UnlinkRefusedForLinks,
 }
 
+impl Faulty {
+    fn inner<T>(&self, run: impl FnOnce(&Model) -> FsResult<T>) -> FsResult<T> {
+        run(&self.inner)
+    }
+}
+
 impl FileSystem for Faulty {
+    engine::forward! { inner:
+        resolve lookup getattr access create symlink readlink link rmdir read
+        cookie_verifier getxattr setxattr listxattr removexattr tmpfile fallocate seek
+        copy_range fsync sync
+    }
+
     fn main_fileset(&self) -> FilesetUuid {
         self.inner.main_fileset()
     }
@@ -50,73 +63,27 @@ impl FileSystem for Faulty {
     fn verifier(&self) -> u64 {
         self.inner.verifier()
     }
-    fn resolve(&self, caller: &Caller, handle: Handle) -> FsResult<Attr> {
-        self.inner.resolve(caller, handle)
-    }
-    fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.inner.lookup(caller, parent, name)
-    }
     fn forget(&self, ino: Ino, count: u64) {
         self.inner.forget(ino, count);
-    }
-    fn getattr(&self, caller: &Caller, ino: Ino) -> FsResult<Attr> {
-        self.inner.getattr(caller, ino)
-    }
-    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
-        self.inner.access(caller, ino)
     }
     fn setattr(
         &self,
         caller: &Caller,
         ino: Ino,
         change: &SetAttr,
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<Attr> {
         if self.fault == Fault::TruncateLost && change.size_bytes == Some(0) {
             return self.inner.getattr(caller, ino);
         }
         self.inner.setattr(caller, ino, change, around)
     }
-    fn create(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        new: NewInode,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        self.inner.create(caller, parent, name, new, around)
-    }
-    fn symlink(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        target: &[u8],
-        new: NewInode,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        self.inner.symlink(caller, parent, name, target, new, around)
-    }
-    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
-        self.inner.readlink(caller, ino)
-    }
-    fn link(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        parent: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        self.inner.link(caller, ino, parent, name, around)
-    }
     fn unlink(
         &self,
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-        around: Option<&mut Around>,
+        around: Option<&mut AttributeChange>,
     ) -> FsResult<()> {
         if self.fault == Fault::UnlinkRefusedForLinks
             && let Ok(attr) = self.inner.lookup(caller, parent, name)
@@ -128,22 +95,13 @@ impl FileSystem for Faulty {
         }
         self.inner.unlink(caller, parent, name, around)
     }
-    fn rmdir(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        self.inner.rmdir(caller, parent, name, around)
-    }
     fn rename(
         &self,
         caller: &Caller,
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
-        around: Option<&mut [Around; 2]>,
+        around: Option<&mut [AttributeChange; 2]>,
     ) -> FsResult<()> {
         let moved = self.inner.lookup(caller, source.0, source.1);
         let answer = self.inner.rename(caller, source, target, mode, around);
@@ -156,17 +114,15 @@ impl FileSystem for Faulty {
         }
         answer
     }
-    fn read(
+    fn write_some(
         &self,
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        length: usize,
-        into: &mut Vec<u8>,
+        data: &WriteData<'_>,
+        _stability: Stability,
+        _around: Option<&mut AttributeChange>,
     ) -> FsResult<usize> {
-        self.inner.read(caller, ino, offset, length, into)
-    }
-    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
         self.inner.write(caller, ino, offset, data)?;
         let attr = self.inner.getattr(caller, ino)?;
         let end = offset + u64::try_from(data.len()).expect("64 bits");
@@ -175,21 +131,7 @@ impl FileSystem for Faulty {
             let zeros = vec![0; usize::try_from(page_end - end).expect("below a page")];
             self.inner.write(caller, ino, end, &zeros)?;
         }
-        Ok(())
-    }
-    fn write_some(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        data: &Data<'_>,
-        _stability: Stability,
-        _around: Option<&mut Around>,
-    ) -> FsResult<usize> {
-        self.write(caller, ino, offset, data).map(|()| data.len())
-    }
-    fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
-        self.inner.cookie_verifier(caller, ino)
+        Ok(data.len())
     }
     fn readdir(
         &self,
@@ -199,63 +141,6 @@ impl FileSystem for Faulty {
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
         self.inner.readdir(caller, ino, cookie, each)
-    }
-    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> FsResult<()> {
-        self.inner.fsync(caller, ino, data_only)
-    }
-    fn sync(&self) -> FsResult<()> {
-        self.inner.sync()
-    }
-    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        self.inner.getxattr(caller, ino, name)
-    }
-    fn setxattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        self.inner.setxattr(caller, ino, name, value, mode, around)
-    }
-    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
-        self.inner.listxattr(caller, ino)
-    }
-    fn removexattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        self.inner.removexattr(caller, ino, name, around)
-    }
-    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
-        self.inner.tmpfile(caller, parent, new)
-    }
-    fn fallocate(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        length_bytes: u64,
-        mode: Fallocate,
-    ) -> FsResult<()> {
-        self.inner.fallocate(caller, ino, offset, length_bytes, mode)
-    }
-    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        self.inner.seek(caller, ino, offset, what)
-    }
-    fn copy_range(
-        &self,
-        caller: &Caller,
-        source: (Ino, u64),
-        target: (Ino, u64),
-        length_bytes: u64,
-    ) -> FsResult<u64> {
-        self.inner.copy_range(caller, source, target, length_bytes)
     }
     fn statfs(&self, caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
         self.inner.statfs(caller, fileset)

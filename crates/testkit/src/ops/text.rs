@@ -12,7 +12,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::vnode::api::{Fallocate, FileKind, RenameMode, Seek, SetTime, Timestamp, XattrMode};
+use engine::api::{Fallocate, FileKind, RenameMode, Seek, SetTime, Timestamp, XattrMode};
 
 use super::{Op, Place, Route, SLOTS, Step};
 

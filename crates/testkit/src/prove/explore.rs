@@ -8,7 +8,7 @@ use runtime::prng::Prng;
 use storage::device::sim::{CrashPoint, Image, Recording, SimDevice, SimOptions, Strategy};
 
 use super::failure::{Failure, Target};
-use super::run::{Cloned, Run, new_pool, open, open_clone, run, run_failing};
+use super::run::{Run, SnapshotTaken, new_pool, open, open_snapshot, run, run_failing};
 use super::workload::Workload;
 use super::{Found, fnv1a};
 use crate::canon::{Times, differences, walk};
@@ -34,26 +34,27 @@ pub(super) struct Explorer {
 /// What was known of the history at some crash points.
 struct Known<'a> {
     judge: Judge<'a>,
-    /// Clones that must be there.
-    clones: Vec<&'a Cloned>,
+    /// Snapshots that must be there.
+    snapshots: Vec<&'a SnapshotTaken>,
     hash: u64,
 }
 
 impl<'a> Known<'a> {
-    fn new(history: &'a History, clones: Vec<&'a Cloned>) -> Known<'a> {
+    fn new(history: &'a History, snapshots: Vec<&'a SnapshotTaken>) -> Known<'a> {
         let mut words: String = history.events().iter().map(ToString::to_string).collect();
-        words.extend(clones.iter().map(|clone| clone.name.as_str()));
-        Known { judge: Judge::new(history), clones, hash: fnv1a(words.into_bytes()) }
+        words.extend(snapshots.iter().map(|snapshot| snapshot.name.as_str()));
+        Known { judge: Judge::new(history), snapshots, hash: fnv1a(words.into_bytes()) }
     }
 
-    /// Holds each clone against what it was when it was taken.
-    fn judge_clones(&self, device: &Arc<SimDevice>) -> Result<(), String> {
-        for clone in &self.clones {
-            let of_clone = |what: String| format!("the clone {}: {what}", clone.name);
-            let pool = open_clone(device, &clone.name).map_err(of_clone)?;
-            let found = walk(&pool, Times::Ignored).map_err(|error| of_clone(error.to_string()))?;
-            if let Some(first) = differences(&clone.tree, &found).first() {
-                return Err(of_clone(format!("{first:?}")));
+    /// Holds each snapshot against what it was when it was taken.
+    fn judge_snapshots(&self, device: &Arc<SimDevice>) -> Result<(), String> {
+        for snapshot in &self.snapshots {
+            let of_snapshot = |what: String| format!("the snapshot {}: {what}", snapshot.name);
+            let pool = open_snapshot(device, &snapshot.name).map_err(of_snapshot)?;
+            let found =
+                walk(&pool, Times::Ignored).map_err(|error| of_snapshot(error.to_string()))?;
+            if let Some(first) = differences(&snapshot.tree, &found).first() {
+                return Err(of_snapshot(format!("{first:?}")));
             }
         }
         Ok(())
@@ -89,7 +90,7 @@ impl Explorer {
         };
         for points in points.chunk_by(knows_the_same) {
             let history = self.history_at(&done, points[0].position());
-            let known = Known::new(&history, clones_at(&done, points[0].position()));
+            let known = Known::new(&history, snapshots_at(&done, points[0].position()));
             points.iter().try_for_each(|point| self.explore_point(point, &known))?;
         }
         Ok(())
@@ -132,7 +133,7 @@ impl Explorer {
         }
         self.report.failures += 1;
         let history = self.history_at(&done, usize::MAX);
-        let known = Known::new(&history, clones_at(&done, usize::MAX));
+        let known = Known::new(&history, snapshots_at(&done, usize::MAX));
         let mut prng = Prng::from_seed(failure.seed);
         let device = &done.device;
         let images = [device.image(), device.durable_image(), device.crash_image(&mut prng)];
@@ -201,7 +202,7 @@ impl Explorer {
             lines.join("\n")
         })?;
         drop(pool);
-        known.judge_clones(&device)?;
+        known.judge_snapshots(&device)?;
         self.check_once(device)?;
         let Some(recovery) = recovered else { return Ok(()) };
         self.cut_again(&recovery, known, Prng::from_seed(hash ^ self.strategy.seed))
@@ -228,23 +229,23 @@ impl Explorer {
             return Ok(());
         }
         self.report.checked += 1;
-        let report = check::run(device, check::Options::default(), &mut |_| ());
+        let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
         if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
     }
 }
 
-/// Returns the clones that must be there after a cut at `position`.
-fn clones_at(done: &Run, position: usize) -> Vec<&Cloned> {
-    done.clones.iter().filter(|clone| clone.is_at(position)).collect()
+/// Returns the snapshots that must be there after a cut at `position`.
+fn snapshots_at(done: &Run, position: usize) -> Vec<&SnapshotTaken> {
+    done.snapshots.iter().filter(|snapshot| snapshot.is_at(position)).collect()
 }
 
-/// How many operations had begun, how many had ended, and which clones must be there: with these
+/// How many operations had begun, how many had ended, and which snapshots must be there: with these
 /// what is known changes.
 fn known_at(done: &Run, position: usize) -> (usize, usize, Vec<&str>) {
     let begun = done.recorded.iter().filter(|entry| entry.began < position).count();
     let has_ended = |entry: &&super::run::Recorded| {
         entry.ended.as_ref().is_some_and(|(ended, _)| *ended <= position)
     };
-    let clones = clones_at(done, position).into_iter().map(|clone| clone.name.as_str());
-    (begun, done.recorded.iter().filter(has_ended).count(), clones.collect())
+    let snapshots = snapshots_at(done, position).into_iter().map(|snapshot| snapshot.name.as_str());
+    (begun, done.recorded.iter().filter(has_ended).count(), snapshots.collect())
 }

@@ -18,7 +18,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use storage::device::sim::{Event, Image, RecordedWrite};
+use storage::device::sim::{Image, RecordedEvent, RecordedWrite};
 
 use super::run::{Run, new_pool, run};
 use super::{Options, Set, chosen};
@@ -122,11 +122,11 @@ pub(super) fn log_of(done: &Run) -> Vec<u8> {
             log.entry(0, 0, FLAG_MARK, format!("checkpoint {number}").as_bytes());
         }
         match event {
-            Event::Submitted(write) => {
+            RecordedEvent::Submitted(write) => {
                 pending.insert(writes_begun, Arc::clone(write));
                 writes_begun += 1;
             }
-            Event::Flushed(covered) => {
+            RecordedEvent::Flushed(covered) => {
                 let covered: BTreeSet<u64> = covered.iter().copied().collect();
                 for id in covered {
                     if let Some(write) = pending.remove(&id) {
@@ -135,7 +135,7 @@ pub(super) fn log_of(done: &Run) -> Vec<u8> {
                 }
                 log.entry(0, 0, FLAG_FLUSH, &[]);
             }
-            Event::Answered(_) | Event::Rotted { .. } => {}
+            RecordedEvent::Answered(_) | RecordedEvent::Rotted { .. } => {}
         }
     }
     for (_, number) in marks {

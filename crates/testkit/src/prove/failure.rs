@@ -15,10 +15,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use engine::vnode::api::{FsError, FsResult};
+use engine::api::{FsError, FsResult};
 use engine::{Pool, Shortage};
 use storage::device::RequestKind;
-use storage::device::sim::{Fault, FaultPlan, Harm, SimDevice};
+use storage::device::sim::{Fault, FaultEffects, FaultPlan, SimDevice};
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Failing {
     }
 
     fn is_device_harmed(&self) -> bool {
-        self.device.harm() != Harm::default()
+        self.device.harm() != FaultEffects::default()
     }
 
     /// Whether anything has failed.

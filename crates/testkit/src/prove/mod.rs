@@ -29,7 +29,7 @@ use storage::device::sim::Strategy;
 
 use self::explore::Explorer;
 use self::workload::{
-    Action, Workload, alphabet, alphabet_of_kinds, alphabet_with_clones, core_alphabet, count,
+    Action, Workload, alphabet, alphabet_of_kinds, alphabet_with_snapshots, core_alphabet, count,
     workloads_of_one,
 };
 
@@ -64,8 +64,8 @@ pub enum Alphabet {
     Kinds,
     /// 8: of three of them all workloads can be tried.
     Core,
-    /// 10: these, and a clone that is taken or deleted.
-    Clones,
+    /// 10: these, and a snapshot that is taken or deleted.
+    Snapshots,
 }
 
 /// What to prove.
@@ -137,7 +137,7 @@ impl Alphabet {
             Alphabet::All => alphabet(),
             Alphabet::Kinds => alphabet_of_kinds(),
             Alphabet::Core => core_alphabet(),
-            Alphabet::Clones => alphabet_with_clones(),
+            Alphabet::Snapshots => alphabet_with_snapshots(),
         }
     }
 }

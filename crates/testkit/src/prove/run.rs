@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, FsResult};
-use engine::{CreateOptions, DiscardOptions, OpenOptions, Pool, Shortage};
+use engine::api::{Caller, Fallocate, FileKind, FileSystem, FsError, FsResult};
+use engine::{DiscardOptions, Pool, PoolCreateOptions, PoolOpenOptions, Shortage};
 use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use runtime::clock::ManualClock;
 use storage::device::sim::{Image, SimDevice, SimOptions};
@@ -42,9 +42,9 @@ pub(super) struct Recorded {
     pub(super) ended: Option<(usize, Applied)>,
 }
 
-/// A clone that was taken, and what it must be.
+/// A snapshot that was taken, and what it must be.
 #[derive(Debug)]
-pub(super) struct Cloned {
+pub(super) struct SnapshotTaken {
     pub(super) name: String,
     pub(super) tree: Tree,
     /// Where the recording stood when it was answered.
@@ -53,7 +53,7 @@ pub(super) struct Cloned {
     pub(super) deleted: Option<usize>,
 }
 
-impl Cloned {
+impl SnapshotTaken {
     /// Whether it must be there after a cut at `position`.
     pub(super) fn is_at(&self, position: usize) -> bool {
         self.answered <= position && self.deleted.is_none_or(|deleted| position <= deleted)
@@ -65,7 +65,7 @@ impl Cloned {
 pub(super) struct Run {
     pub(super) device: Arc<SimDevice>,
     pub(super) recorded: Vec<Recorded>,
-    pub(super) clones: Vec<Cloned>,
+    pub(super) snapshots: Vec<SnapshotTaken>,
     /// Where each checkpoint of the workload stands in the recording.
     pub(super) checkpoints: Vec<(usize, u64)>,
     /// Operations that the engine does not have.
@@ -78,7 +78,7 @@ pub(super) struct Run {
 pub(super) fn new_pool() -> Image {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
-    let mut create = CreateOptions::new(POOL_BYTES, [9; 64]);
+    let mut create = PoolCreateOptions::new(POOL_BYTES, [9; 64]);
     create.geometry.journal_bytes = Some(JOURNAL_BYTES);
     create.geometry.segment_bytes = Some(SEGMENT_BYTES);
     create.geometry.group_bytes = Some(GROUP_BYTES);
@@ -98,8 +98,12 @@ fn open_with(
 ) -> Result<Pool, String> {
     let device: SharedDevice = Arc::<SimDevice>::clone(device);
     let discard = DiscardOptions::at_once();
-    let options =
-        OpenOptions { cache_bytes: CACHE_BYTES, shortage, discard, ..OpenOptions::default() };
+    let options = PoolOpenOptions {
+        cache_bytes: CACHE_BYTES,
+        shortage,
+        discard,
+        ..PoolOpenOptions::default()
+    };
     Pool::open(device, clock, options).map_err(|error| error.to_string())
 }
 
@@ -110,7 +114,7 @@ struct Worker<'a> {
     session: Session<'a>,
     device: &'a SimDevice,
     run: Vec<Recorded>,
-    clones: Vec<Cloned>,
+    snapshots: Vec<SnapshotTaken>,
     unsupported: BTreeSet<&'static str>,
     /// So that every write has bytes of its own.
     fill: u32,
@@ -165,7 +169,7 @@ fn work(
         session,
         device: &device,
         run,
-        clones: Vec::new(),
+        snapshots: Vec::new(),
         unsupported,
         fill: 1,
         has_full_target: false,
@@ -195,9 +199,9 @@ fn work(
     let ticked = pool.tick();
     failing.excused(ticked).map_err(|error| format!("background work: {error}"))?;
     worker.close().map_err(|error| format!("close: {error}"))?;
-    let Worker { run: recorded, clones, unsupported, .. } = worker;
+    let Worker { run: recorded, snapshots, unsupported, .. } = worker;
     let has_failed = failing.has_failed();
-    Ok(Run { has_failed, device, recorded, clones, checkpoints, unsupported })
+    Ok(Run { has_failed, device, recorded, snapshots, checkpoints, unsupported })
 }
 
 fn main_name() -> FilesetName {
@@ -208,12 +212,16 @@ fn part(text: &str) -> NamePart {
     NamePart::new(text).expect("a letter and a number")
 }
 
-/// Opens what a clone of the first fileset is.
-pub(super) fn open_clone(device: &Arc<SimDevice>, name: &str) -> Result<Pool, String> {
+/// Opens what a snapshot of the first fileset is.
+pub(super) fn open_snapshot(device: &Arc<SimDevice>, name: &str) -> Result<Pool, String> {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
-    let (fileset, clone) = (Some(main_name()), Some(part(name)));
-    let options =
-        OpenOptions { cache_bytes: CACHE_BYTES, fileset, clone, ..OpenOptions::default() };
+    let (fileset, snapshot) = (Some(main_name()), Some(part(name)));
+    let options = PoolOpenOptions {
+        cache_bytes: CACHE_BYTES,
+        fileset,
+        snapshot,
+        ..PoolOpenOptions::default()
+    };
     Pool::open(shared, Arc::new(ManualClock::new()), options).map_err(|error| error.to_string())
 }
 
@@ -331,7 +339,7 @@ impl Worker<'_> {
             }
             Action::Link(old, new) => self.apply(Op::Link { file: at(old), at: route(new) }),
             Action::Rename(old, new) => {
-                let mode = engine::vnode::api::RenameMode::Replace;
+                let mode = engine::api::RenameMode::Replace;
                 match self.apply(Op::Rename { source: route(old), target: route(new), mode }) {
                     // What came before has filled the target: it stays, and the workload goes on.
                     Err(FsError::NotEmpty) => {
@@ -348,19 +356,19 @@ impl Worker<'_> {
             Action::RemoveXattr(name) => self.remove_xattr(name),
             Action::Fsync(name) => self.apply(Op::Fsync { file: held(name), data_only: false }),
             Action::Sync => self.apply(Op::Sync),
-            Action::Clone => self.take_clone(),
-            Action::DeleteClone => self.delete_clone(),
+            Action::Snapshot => self.take_snapshot(),
+            Action::DeleteSnapshot => self.delete_snapshot(),
             Action::Checkpoint(_) => Ok(()),
         }
     }
 
     /// For the judge of the fileset it is a sync.
-    fn take_clone(&mut self) -> FsResult<()> {
+    fn take_snapshot(&mut self) -> FsResult<()> {
         let (began, was_alive) = (self.device.position(), !self.failing.is_pool_dead(self.pool));
         let tree = crate::canon::walk(self.pool, Times::Ignored);
-        let number = self.clones.len();
+        let number = self.snapshots.len();
         let (name, random) = (format!("c{number}"), [u8::try_from(number).unwrap_or(0); 16]);
-        let done = self.pool.create_clone(&main_name(), &part(&name), random);
+        let done = self.pool.fileset_admin().create_snapshot(&main_name(), &part(&name), random);
         if let Err(error) = done {
             self.refused(Vec::new(), began, was_alive, &error);
             return Err(error);
@@ -369,18 +377,18 @@ impl Worker<'_> {
         // What can't be read is found when the fileset is judged.
         if let Ok(tree) = tree {
             let answered = self.device.position();
-            self.clones.push(Cloned { name, tree, answered, deleted: None });
+            self.snapshots.push(SnapshotTaken { name, tree, answered, deleted: None });
         }
         Ok(())
     }
 
-    fn delete_clone(&mut self) -> FsResult<()> {
+    fn delete_snapshot(&mut self) -> FsResult<()> {
         let (began, was_alive) = (self.device.position(), !self.failing.is_pool_dead(self.pool));
-        let oldest = self.clones.iter_mut().find(|clone| clone.deleted.is_none());
+        let oldest = self.snapshots.iter_mut().find(|snapshot| snapshot.deleted.is_none());
         let Some(oldest) = oldest else { return Ok(()) };
         oldest.deleted = Some(began);
         let name = part(&oldest.name);
-        let done = self.pool.delete_clone(&main_name(), &name);
+        let done = self.pool.fileset_admin().delete_snapshot(&main_name(), &name);
         if let Err(error) = &done {
             self.refused(Vec::new(), began, was_alive, error);
         }
@@ -430,7 +438,7 @@ impl Worker<'_> {
             name: XATTR_NAME.to_vec(),
             length: XATTR_VALUE_BYTES,
             fill: 1,
-            mode: engine::vnode::api::XattrMode::Set,
+            mode: engine::api::XattrMode::Set,
         };
         let done = self.apply(op);
         self.supported("fsetxattr", done).map(drop)

@@ -36,7 +36,7 @@ fn longer_workloads_run_and_their_numbers_name_them() {
         (2, Alphabet::All, 1499),
         (3, Alphabet::Kinds, 1499),
         (3, Alphabet::Core, 499),
-        (3, Alphabet::Clones, 499),
+        (3, Alphabet::Snapshots, 499),
     ];
     for (bound, alphabet, step) in sets {
         let set = Set::new(bound, alphabet);
@@ -115,7 +115,7 @@ fn a_log_played_onto_its_base_gives_the_pool_at_every_flush() {
             assert_eq!(flag, FLAG_FLUSH);
             flushes += 1;
             let device = SimDevice::open(image.clone(), SimOptions::default());
-            let report = check::run(device, check::Options::default(), &mut |_| ());
+            let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
             assert!(report.is_clean(), "{workload}{}", report.to_text());
         });
         assert_eq!(marks, ["checkpoint 1"], "{workload}");
@@ -155,17 +155,18 @@ fn the_parts_of_a_set_are_the_set() {
     assert_eq!((u64_of(parts.len()), u64_of(sizes)), (set.count(), set.count()));
 }
 
-/// Goal: no power cut loses a clone, changes one, or leaves what nobody holds. Method: workloads of
-/// three operations, one in so many of those that take or delete a clone.
+/// Goal: no power cut loses a snapshot, changes one, or leaves what nobody holds. Method: workloads
+/// of three operations, one in so many of those that take or delete a snapshot.
 #[test]
-fn no_cut_loses_or_changes_a_clone() {
-    let (alphabet, bound) = (Alphabet::Clones, 3);
+fn no_cut_loses_or_changes_a_snapshot() {
+    let (alphabet, bound) = (Alphabet::Snapshots, 3);
     let set = Set::new(bound, alphabet);
-    let has_clone = |index: &u64| set.get(*index).to_string().contains("clone");
-    let with_clones: Vec<u64> = (0..set.count()).step_by(499).filter(has_clone).take(12).collect();
-    assert_eq!(with_clones.len(), 12);
+    let has_snapshot = |index: &u64| set.get(*index).to_string().contains("snapshot");
+    let with_snapshots: Vec<u64> =
+        (0..set.count()).step_by(499).filter(has_snapshot).take(12).collect();
+    assert_eq!(with_snapshots.len(), 12);
     let mut judged = 0;
-    for index in with_clones {
+    for index in with_snapshots {
         let options =
             Options { bound, alphabet, choice: Choice::Only(index), failures: false, seed: 4 };
         let report = prove(&options, |_, _| ()).expect("a pool fits");

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use engine::vnode::api::Fallocate;
+use engine::api::Fallocate;
 
 /// Bytes that a file has before it is changed.
 const FILLED_BYTES: u64 = 32 << 10;
@@ -107,10 +107,10 @@ pub enum Action {
     Fsync(Name),
     /// Makes everything durable.
     Sync,
-    /// Takes a clone of the fileset, which is durable then, with all that came before.
-    Clone,
-    /// Deletes the oldest clone.
-    DeleteClone,
+    /// Takes a snapshot of the fileset, which is durable then, with all that came before.
+    Snapshot,
+    /// Deletes the oldest snapshot.
+    DeleteSnapshot,
     /// What was persisted before must survive every cut after.
     Checkpoint(u64),
 }
@@ -182,8 +182,8 @@ impl fmt::Display for Action {
             Action::RemoveXattr(name) => write!(f, "removexattr {name}"),
             Action::Fsync(name) => write!(f, "fsync {name}"),
             Action::Sync => f.write_str("sync"),
-            Action::Clone => f.write_str("clone"),
-            Action::DeleteClone => f.write_str("clone-delete"),
+            Action::Snapshot => f.write_str("snapshot"),
+            Action::DeleteSnapshot => f.write_str("snapshot-delete"),
             Action::Checkpoint(number) => write!(f, "checkpoint {number}"),
         }
     }
@@ -295,11 +295,11 @@ pub fn core_alphabet() -> Vec<Action> {
     ]
 }
 
-/// Returns the operations of [`core_alphabet`] and those on clones: what is changed after a clone
-/// is copied first, and what is given up stays where a clone has it.
+/// Returns the operations of [`core_alphabet`] and those on snapshots: what is changed after a
+/// snapshot is copied first, and what is given up stays where a snapshot has it.
 #[must_use]
-pub fn alphabet_with_clones() -> Vec<Action> {
-    core_alphabet().into_iter().chain([Action::Clone, Action::DeleteClone]).collect()
+pub fn alphabet_with_snapshots() -> Vec<Action> {
+    core_alphabet().into_iter().chain([Action::Snapshot, Action::DeleteSnapshot]).collect()
 }
 
 /// What is there while a workload is made.
@@ -312,7 +312,7 @@ struct Scene {
     with_xattr: BTreeSet<Name>,
     /// In the order in which they were opened.
     open: Vec<Name>,
-    clones: u32,
+    snapshots: u32,
 }
 
 impl Scene {
@@ -347,8 +347,8 @@ impl Scene {
             Action::Unlink(name) | Action::Remove(name) => self.forget(name),
             Action::SetXattr(name) => drop(self.with_xattr.insert(name)),
             Action::RemoveXattr(name) => drop(self.with_xattr.remove(&name)),
-            Action::Clone => self.clones += 1,
-            Action::DeleteClone => self.clones = self.clones.saturating_sub(1),
+            Action::Snapshot => self.snapshots += 1,
+            Action::DeleteSnapshot => self.snapshots = self.snapshots.saturating_sub(1),
             Action::Fsync(_) | Action::Sync | Action::Checkpoint(_) => {}
         }
     }
@@ -472,10 +472,10 @@ impl Scene {
                 self.need_file(name);
                 self.need_closed(name);
             }
-            Action::DeleteClone if self.clones == 0 => self.add(Action::Clone),
+            Action::DeleteSnapshot if self.snapshots == 0 => self.add(Action::Snapshot),
             Action::Mkdir(_)
-            | Action::Clone
-            | Action::DeleteClone
+            | Action::Snapshot
+            | Action::DeleteSnapshot
             | Action::OpenDir(_)
             | Action::Close(_)
             | Action::Fsync(_)
@@ -522,7 +522,7 @@ impl Scene {
 pub(super) fn persistence_points(operation: Action) -> Vec<Option<Name>> {
     let near: Vec<Name> = match operation {
         // Durable by itself: its mapping is synced, or all is.
-        Action::WriteMapped(..) | Action::Clone | Action::DeleteClone => return Vec::new(),
+        Action::WriteMapped(..) | Action::Snapshot | Action::DeleteSnapshot => return Vec::new(),
         Action::Link(old, new) | Action::Rename(old, new) => {
             old.family().iter().chain(new.family()).copied().collect()
         }

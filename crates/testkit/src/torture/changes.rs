@@ -14,8 +14,8 @@ use format::fileset::ROOT_NAME;
 use format::members::{Layout, MemberState};
 use format::placement::Placement;
 use runtime::prng::Prng;
-use storage::device::{AlignedBuffer, Purpose, SharedDevice};
-use storage::volume::NewGroup;
+use storage::device::{AlignedBuffer, IoPurpose, SharedDevice};
+use storage::volume::DiskGroupSpec;
 
 use super::events::Event;
 use super::members::{Members, WeakId, groups_of, id_of};
@@ -50,7 +50,7 @@ enum Change {
     Detach {
         which: u64,
     },
-    Add(NewGroup),
+    Add(DiskGroupSpec),
     /// One of those that may: which, modulo their number.
     Remove {
         which: u64,
@@ -104,8 +104,8 @@ impl Lengthening {
         let mut page = [0; 4096];
         page[0] = u8::try_from(steps).expect("few");
         let page = AlignedBuffer::copy_of(&page);
-        let written = self.device.write(Purpose::Superblock, self.notes_at, page);
-        if written.and_then(|()| self.device.flush(Purpose::Superblock)).is_err() {
+        let written = self.device.write(IoPurpose::Superblock, self.notes_at, page);
+        if written.and_then(|()| self.device.flush(IoPurpose::Superblock)).is_err() {
             return false;
         }
         self.ends.set(steps);
@@ -193,20 +193,20 @@ impl Changes {
 /// Makes a change; a pool that cannot goes on as it is.
 fn make(pool: &Pool, change: Change, stays: &Stays, tally: &GroupTally) {
     let count = match change {
-        Change::Add(new) => match pool.add_disk_group(&new) {
+        Change::Add(new) => match pool.devices().add_disk_group(&new) {
             Ok(_) => &tally.added,
             Err(_) => &tally.refused,
         },
         Change::Attach { which, device, id } => {
             let Some(beside) = one_of(pool, which, stays) else { return };
-            match pool.attach_member(beside, device, id) {
+            match pool.devices().attach_member(beside, device, id) {
                 Ok(_) => &tally.attached,
                 Err(_) => &tally.refused,
             }
         }
         Change::Detach { which } => {
             let Some(slot) = one_of(pool, which, stays) else { return };
-            match pool.detach_member(slot, true) {
+            match pool.devices().detach_member(slot, true) {
                 Ok(detached) => {
                     // What it still says nobody believes.
                     let _ = detached.blank();
@@ -231,7 +231,7 @@ fn make(pool: &Pool, change: Change, stays: &Stays, tally: &GroupTally) {
             // The first of them more often, where that is what it is about.
             let is_first = stays.moves_metadata && which & 1 << 32 == 0;
             let number = if is_first { 0 } else { number };
-            match pool.remove_disk_group(may_go[usize_of(number)]) {
+            match pool.devices().remove_disk_group(may_go[usize_of(number)]) {
                 Ok(()) => &tally.leaving,
                 Err(_) => &tally.refused,
             }
@@ -260,7 +260,7 @@ fn make_more(pool: &Pool, change: Change, tally: &GroupTally) {
     let events = &tally.events;
     match change {
         Change::AddSpare(device, id) => {
-            if pool.add_spare(device, id).is_ok() {
+            if pool.devices().add_spare(device, id).is_ok() {
                 events.count(Event::SpareAdded);
             }
         }
@@ -269,13 +269,13 @@ fn make_more(pool: &Pool, change: Change, tally: &GroupTally) {
                 return;
             }
             for group in pool.status().groups {
-                if pool.grow_disk_group(group.number).is_ok() {
+                if pool.devices().grow_disk_group(group.number).is_ok() {
                     events.count(Event::Lengthened);
                 }
             }
         }
         Change::Scrub => {
-            if pool.scrub().is_ok_and(|is_new| is_new) {
+            if pool.devices().scrub().is_ok_and(|is_new| is_new) {
                 events.count(Event::ScrubBegun);
             }
         }
@@ -283,20 +283,20 @@ fn make_more(pool: &Pool, change: Change, tally: &GroupTally) {
             let groups = pool.status().groups;
             let first = groups.first().and_then(|group| group.slots.iter().next());
             let Some(beside) = beside.map(usize_of).or(first) else { return };
-            if pool.widen(beside, device, id).is_ok() {
+            if pool.devices().widen(beside, device, id).is_ok() {
                 events.count(Event::Widening);
             }
         }
         Change::AddLane { which, device, id } => {
             let Some(beside) = lane_of(pool, which, |_| true) else { return };
-            if pool.add_lane(beside, device, id).is_ok() {
+            if pool.devices().add_lane(beside, device, id).is_ok() {
                 events.count(Event::LaneAdded);
             }
         }
         Change::RemoveLane { which } => {
             let is_one = |layout| layout == Layout::RoundRobin;
             let Some(slot) = lane_of(pool, which, is_one) else { return };
-            if pool.remove_lane(slot).is_ok() {
+            if pool.devices().remove_lane(slot).is_ok() {
                 events.count(Event::LaneLeaving);
             }
         }
@@ -306,16 +306,17 @@ fn make_more(pool: &Pool, change: Change, tally: &GroupTally) {
             let may: Vec<usize> = slots.filter(|slot| !stays.contains(&u64_of(*slot))).collect();
             // One that a crash kept from having a label.
             let missing = MemberState::Missing;
-            let members = pool.members().into_iter().filter(|it| it.member.state == missing);
+            let members =
+                pool.devices().members().into_iter().filter(|it| it.member.state == missing);
             for slot in members.map(|it| it.slot).filter(|slot| may.contains(slot)) {
-                if let Ok(Some(taken)) = pool.take_member_back(slot) {
+                if let Ok(Some(taken)) = pool.devices().take_member_back(slot) {
                     let _ = taken.blank();
                     events.count(Event::TakenBack);
                     return;
                 }
             }
             let Some(at) = which.checked_rem(u64_of(may.len())) else { return };
-            if pool.narrow(may[usize_of(at)]).is_ok() {
+            if pool.devices().narrow(may[usize_of(at)]).is_ok() {
                 events.count(Event::Narrowing);
             }
         }
@@ -422,7 +423,7 @@ impl Members {
         shape: GroupShape,
         Taken { slices, weak }: Taken,
         random: &mut Prng,
-    ) -> (NewGroup, Option<WeakId>) {
+    ) -> (DiskGroupSpec, Option<WeakId>) {
         let failing = (shape.is_redundant() && random.one_in(4)).then(|| {
             let power = random.below(WRITE_POWER_MAX);
             let which = random.below(shape.width);
@@ -442,7 +443,7 @@ impl Members {
         let devices: Vec<_> = (0..).zip(slices).map(member).collect();
         let fails = failing.and_then(|(at, _)| devices.get(usize_of(at)));
         let fails = fails.map(|(_, id)| WeakId::of_one(*id));
-        (NewGroup { layout: shape.layout, devices, roles: shape.roles }, fails)
+        (DiskGroupSpec { layout: shape.layout, devices, roles: shape.roles }, fails)
     }
 
     /// Draws what only some kinds of pools see in a life, on slices of `free`.

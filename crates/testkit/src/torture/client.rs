@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use engine::vnode::api::{FileKind, FileSystem, FsError};
+use engine::api::{FileKind, FileSystem, FsError};
 use runtime::prng::Prng;
 use runtime::sync::{
     self,
@@ -38,8 +38,8 @@ pub(super) struct Shared<'a> {
     pub(super) device: &'a SimDevice,
     pub(super) planned: &'a LifeFault,
     pub(super) has_failed: &'a HasFailed,
-    /// Whether there are clones: what gives room back may need some first.
-    pub(super) has_clones: bool,
+    /// Whether there are snapshots: what gives room back may need some first.
+    pub(super) has_snapshots: bool,
     pub(super) history: Mutex<History>,
     pub(super) fault: Mutex<Option<Fault>>,
     pub(super) progress: sync::Mutex<Progress>,
@@ -197,7 +197,7 @@ impl Client {
             return Ok(());
         }
         let may_need_space =
-            takes_space(&step.op, expected) || shared.has_clones && is_change(&step.op);
+            takes_space(&step.op, expected) || shared.has_snapshots && is_change(&step.op);
         if applied.outcome == Outcome::Refused(FsError::NoSpace) && may_need_space {
             self.refusals += 1;
             self.refused_for_space(shared, number, &step, &applied, session, expected);
@@ -255,7 +255,7 @@ impl Client {
         expected: &mut Session<'_>,
     ) {
         let is_told = matches!(step.op, Op::Write { .. } | Op::Truncate { .. });
-        if is_chain(&step.op) && (!is_told || shared.has_clones && is_truncation(&step.op)) {
+        if is_chain(&step.op) && (!is_told || shared.has_snapshots && is_truncation(&step.op)) {
             // It stays in flight: how much of it is done is not told.
             self.is_uncertain = true;
             return;

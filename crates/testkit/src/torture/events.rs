@@ -31,7 +31,7 @@ pub enum Event {
     LaneAdded,
     /// A member of a round-robin began to leave.
     LaneLeaving,
-    /// The last device of the journal had failed, and it was made anew.
+    /// The last device of the journal had failed, and it was rebuilt.
     JournalLost,
     /// Another disk group became the main one.
     MainMoved,

@@ -12,10 +12,10 @@
 //!   answer is another one than the reference gives. The check finds what a read tells of.
 //! - TR6: With the device well again the pool opens, and has all that was acknowledged.
 
-use engine::vnode::api::FsError;
+use engine::api::FsError;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault as DeviceFault, FaultPlan, Image};
-use storage::device::{Purpose, RequestKind};
+use storage::device::{IoPurpose, RequestKind};
 
 use crate::number::usize_of;
 use crate::ops::{Op, Session};
@@ -115,7 +115,7 @@ impl LifeFault {
 }
 
 fn lies(random: &mut Prng, image: &Image, log: std::ops::Range<u64>) -> Vec<DeviceFault> {
-    let purpose = Some(Purpose::Data);
+    let purpose = Some(IoPurpose::Data);
     match random.below(4) {
         0 => vec![DeviceFault::LoseWrite { purpose, nth: random.below_power(LIE_POWER_MAX) }],
         1 => {

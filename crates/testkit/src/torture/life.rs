@@ -3,23 +3,22 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::vnode::api::{
-    Caller, FileKind, FileSystem, FsError, FsResult, NewInode, SetAttr, Timestamp,
-};
+use engine::api::{Caller, FileKind, FileSystem, FsError, FsResult, NewInode, SetAttr, Timestamp};
 use runtime::clock::{Clock, SimClock, VIRTUAL_EPOCH};
 use runtime::prng::Prng;
 use runtime::sync::{
     self,
-    sim::{self, Job, Scheduler},
+    sim::{self, Scheduler, SimThreadTask},
 };
 use storage::device::RequestKind;
 use storage::device::sim::{
-    DiskModel, Fault as DeviceFault, FaultPlan, Harm, Image, PowerSupply, SimDevice, SimOptions,
+    DiskModel, Fault as DeviceFault, FaultEffects, FaultPlan, Image, PowerSupply, SimDevice,
+    SimOptions,
 };
 
 use super::client::{Client, Progress, Shared};
-use super::clones::{Cloner, KnownClones};
 use super::fault_plan::LifeFault;
+use super::snapshots::{KnownSnapshots, Taker};
 use super::survey::{survey, survey_after_failure};
 use super::{Fault, Finding, Ground, JobStep, Opened, Options, SeedReport, Start, guarded};
 use crate::crash::{History, judge};
@@ -54,7 +53,7 @@ pub(super) struct Lives<'a> {
     model: DiskModel,
     epoch: Timestamp,
     report: SeedReport,
-    clones: KnownClones,
+    snapshots: KnownSnapshots,
 }
 
 /// One life: from an open to a power cut.
@@ -75,7 +74,7 @@ struct Left {
     clients: Vec<Client>,
     /// Whether the pool was closed, where that was tried.
     is_closed: bool,
-    harm: Harm,
+    harm: FaultEffects,
 }
 
 /// Whether the power was cut while a pool was opened, or the device failed.
@@ -95,15 +94,15 @@ impl<'a> Lives<'a> {
         let models = [DiskModel::instant(), DiskModel::ssd(), DiskModel::hdd()];
         let model = models[usize_of(random.below(3))];
         let report = SeedReport { seed, ..SeedReport::default() };
-        let clones = KnownClones::default();
-        Lives { ground, options, random, model, epoch: VIRTUAL_EPOCH, report, clones }
+        let snapshots = KnownSnapshots::default();
+        Lives { ground, options, random, model, epoch: VIRTUAL_EPOCH, report, snapshots }
     }
 
     pub(super) fn run(mut self) -> SeedReport {
         if let Err(fault) = self.live() {
             let (seed, life) = (self.report.seed, self.report.crashes);
-            let has_clones = self.options.has_clones;
-            self.report.finding = Some(Finding { seed, life, has_clones, fault });
+            let has_snapshots = self.options.has_snapshots;
+            self.report.finding = Some(Finding { seed, life, has_snapshots, fault });
         }
         self.report
     }
@@ -142,7 +141,7 @@ impl<'a> Lives<'a> {
                 let image = life.device.crash_image(&mut self.random);
                 life = self.reopen(image)?;
             }
-            self.judge_clones(&left.history, &life)?;
+            self.judge_snapshots(&left.history, &life)?;
             if !life.has_planned_cut {
                 self.check(&life)?;
             }
@@ -210,7 +209,7 @@ impl<'a> Lives<'a> {
                 Ok(Life { scheduler, device, power, clock, opened, has_planned_cut })
             }
             Ok(_) => Err((Fault::Unusable(String::new()), Cut::During(device))),
-            Err(fault) if (is_cut || harm != Harm::default()) && !is_panic => {
+            Err(fault) if (is_cut || harm != FaultEffects::default()) && !is_panic => {
                 Err((fault, Cut::During(device)))
             }
             Err(fault) => Err((fault, Cut::Never)),
@@ -263,18 +262,18 @@ impl<'a> Lives<'a> {
         if !has_planned_cut {
             match remove_ballast(&*opened.fs) {
                 Ok(()) => {}
-                // With clones even that may need room.
-                Err(fault) if self.clones.is_empty() => return Err(fault),
+                // With snapshots even that may need room.
+                Err(fault) if self.snapshots.is_empty() => return Err(fault),
                 Err(_) => {
-                    if let Some(clones) = &opened.clones {
-                        self.clones.delete_all(&**clones)?;
+                    if let Some(snapshots) = &opened.snapshots {
+                        self.snapshots.delete_all(&**snapshots)?;
                     }
                     remove_ballast(&*opened.fs)?;
                 }
             }
         }
-        let may_clone = matches!(planned, LifeFault::None | LifeFault::FullPool);
-        let clones = opened.clones.filter(|_| self.options.has_clones);
+        let may_snapshot = matches!(planned, LifeFault::None | LifeFault::FullPool);
+        let snapshots = opened.snapshots.filter(|_| self.options.has_snapshots);
         if *planned == LifeFault::FullPool {
             let slack_bytes = self.random.below_power(SLACK_POWER_MAX);
             fill(&*opened.fs, device.image().size_bytes(), slack_bytes)?;
@@ -295,7 +294,7 @@ impl<'a> Lives<'a> {
             device: &device,
             planned,
             has_failed: &opened.has_failed,
-            has_clones: clones.is_some(),
+            has_snapshots: snapshots.is_some(),
             history: Mutex::new(history),
             fault: Mutex::new(None),
             progress: sync::Mutex::new(Progress {
@@ -305,8 +304,8 @@ impl<'a> Lives<'a> {
             has_progressed: sync::Condvar::new(),
         };
         let fs = Arc::clone(&opened.fs);
-        let mut known_clones = std::mem::take(&mut self.clones);
-        let mut threads: Vec<Job<'_>> = Vec::new();
+        let mut known_snapshots = std::mem::take(&mut self.snapshots);
+        let mut threads: Vec<SimThreadTask<'_>> = Vec::new();
         for client in &mut clients {
             let (shared, fs) = (&shared, &*fs);
             threads.push((
@@ -314,12 +313,12 @@ impl<'a> Lives<'a> {
                 Box::new(move || client.live(shared, fs)),
             ));
         }
-        if let Some(clones) = clones.as_deref().filter(|_| may_clone) {
-            let (random, client, known) = (self.random.fork(), client_count, &mut known_clones);
+        if let Some(snapshots) = snapshots.as_deref().filter(|_| may_snapshot) {
+            let (random, client, known) = (self.random.fork(), client_count, &mut known_snapshots);
             let client = usize_of(client);
-            let mut cloner = Cloner { clones, known, random, client };
+            let mut taker = Taker { snapshots, known, random, client };
             let shared = &shared;
-            threads.push(("clones".to_owned(), Box::new(move || cloner.live(shared))));
+            threads.push(("snapshots".to_owned(), Box::new(move || taker.live(shared))));
         }
         for (name, step) in opened.jobs {
             let shared = &shared;
@@ -344,7 +343,7 @@ impl<'a> Lives<'a> {
         self.report.attached += counted(&opened.groups.attached);
         self.report.detached += counted(&opened.groups.detached);
         self.report.events.add(&opened.groups.events.all());
-        self.clones = known_clones;
+        self.snapshots = known_snapshots;
         let is_closed = ends_in_order && guarded(&opened.close)?.is_ok();
         power.cut();
         let image =
@@ -355,7 +354,7 @@ impl<'a> Lives<'a> {
         let history = shared.history.into_inner().unwrap_or_else(PoisonError::into_inner);
         drop(opened.close);
         drop(opened.has_failed);
-        drop(clones);
+        drop(snapshots);
         guarded(|| drop(opened.fs))?;
         guarded(|| drop(fs))?;
         let harm = device.harm();
@@ -413,18 +412,18 @@ impl<'a> Lives<'a> {
         if harm.lies == 0 && !defects.is_empty() { Err(Fault::Check(defects)) } else { Ok(()) }
     }
 
-    /// Looks at the clones, on a copy of what was opened after a cut: who looks at one keeps it.
-    fn judge_clones(&mut self, history: &History, life: &Life) -> Result<(), Fault> {
-        if !self.options.has_clones {
+    /// Looks at the snapshots, on a copy of what was opened after a cut: who looks at one keeps it.
+    fn judge_snapshots(&mut self, history: &History, life: &Life) -> Result<(), Fault> {
+        if !self.options.has_snapshots {
             return Ok(());
         }
         let (device, _) = self.device(life.device.image(), FaultPlan::none());
         let start = self.start(device, Arc::clone(&life.clock));
         let opened = guarded(|| self.ground.open(&start))?.map_err(Fault::Unusable)?;
-        let Some(clones) = &opened.clones else { return Ok(()) };
-        let known = &mut self.clones;
-        guarded(|| known.judge(history, &*opened.fs, &**clones))??;
-        self.report.clones_judged += self.clones.count();
+        let Some(snapshots) = &opened.snapshots else { return Ok(()) };
+        let known = &mut self.snapshots;
+        guarded(|| known.judge(history, &*opened.fs, &**snapshots))??;
+        self.report.snapshots_judged += self.snapshots.count();
         Ok(())
     }
 

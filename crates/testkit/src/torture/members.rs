@@ -48,9 +48,9 @@ use engine::Pool;
 use format::members::MemberState;
 use format::superblock::Superblock;
 use runtime::prng::Prng;
-use storage::device::{AlignedBuffer, Purpose, SharedDevice};
+use storage::device::{AlignedBuffer, IoPurpose, SharedDevice};
 use storage::pool::{SuperblockReport, read_superblock};
-use storage::volume::Opening;
+use storage::volume::VolumeDevices;
 
 use super::changes::{Changes, Free};
 use super::shapes::{GroupShape, PoolKind};
@@ -166,7 +166,7 @@ impl WeakId {
 
 /// Returns the numbers of the disk groups of an open pool that have weak members.
 pub(super) fn groups_of(weak: &[WeakId], pool: &Pool) -> Vec<u8> {
-    let (members, groups) = (pool.members(), pool.status().groups);
+    let (members, groups) = (pool.devices().members(), pool.status().groups);
     let is_weak = |id: [u8; 16]| weak.iter().any(|it| it.is_it(id));
     let weak = members.iter().filter(|it| is_weak(it.member.id));
     let group = |slot| groups.iter().find(|group| group.slots.contains(slot));
@@ -244,16 +244,17 @@ impl Replacement {
     /// Begins it. A pool that cannot goes on as it is.
     pub(super) fn begin(self, pool: &Pool) {
         let Replacement { slot, id, other, .. } = self;
-        let is_there =
-            |id: [u8; 16]| pool.members().iter().any(|it| (it.slot, it.member.id) == (slot, id));
+        let is_there = |id: [u8; 16]| {
+            pool.devices().members().iter().any(|it| (it.slot, it.member.id) == (slot, id))
+        };
         // Its disk group may have left, and another member have its slot.
         if id.is_some_and(|id| !is_there(id)) {
             return;
         }
         // Refused while another joins, where the pool has failed, or nobody is away.
         match other {
-            Some((device, id)) => drop(pool.replace_member(slot, device, id)),
-            None => drop(pool.return_member_in(slot)),
+            Some((device, id)) => drop(pool.devices().replace_member(slot, device, id)),
+            None => drop(pool.devices().return_member_in(slot)),
         }
     }
 }
@@ -315,7 +316,7 @@ impl Members {
         if self.lengths.steps == 0 {
             return Ends::new(self.lengths, 0);
         }
-        let page = device.read(Purpose::Superblock, self.notes_at(), usize_of(NOTES_BYTES));
+        let page = device.read(IoPurpose::Superblock, self.notes_at(), usize_of(NOTES_BYTES));
         // With the power cut there is nobody left to use them.
         let steps = page.map_or(0, |page| usize::from(page[0]));
         Ends::new(self.lengths, steps)
@@ -444,7 +445,7 @@ impl Members {
         &self,
         start: &Start,
         tally: &GroupTally,
-    ) -> (Opening, Vec<Replacement>, Changes) {
+    ) -> (VolumeDevices, Vec<Replacement>, Changes) {
         let random = &mut Prng::from_seed(start.seed.rotate_left(7));
         let more = &mut Prng::from_seed(start.seed.rotate_left(13));
         let Found { strong, journal, mut free, spares, weak } = self.found(&start.device);
@@ -456,7 +457,7 @@ impl Members {
                 return slice(number);
             }
             let writes = Some(LOG_WRITES_OF_OPEN + more.below_power(WRITE_POWER_MAX));
-            let counted = Some(Purpose::Journal);
+            let counted = Some(IoPurpose::Journal);
             let faults = SliceFaults { writes, counted, ..SliceFaults::default() };
             Slice::of(&start.device, number, ends, faults)
         };
@@ -524,7 +525,7 @@ impl Members {
             let free = Free { slices: free, weak: coming_weak, weak_ids };
             self.changes(&start.device, free, random, ends)
         };
-        (Opening { devices, accepts_missing: false }, replacements, changes)
+        (VolumeDevices { devices, accepts_missing: false }, replacements, changes)
     }
 
     /// Turns bits over on a slice, behind its labels.
@@ -535,24 +536,24 @@ impl Members {
             let span = self.lengths.first_bytes - 2 * LABELS_BYTES;
             let offset = start + LABELS_BYTES + random.below(span / 4096) * 4096;
             let (at, mask) = (usize_of(random.below(4096)), 1 << random.below(8));
-            let Ok(mut page) = device.read(Purpose::Check, offset, 4096) else { return };
+            let Ok(mut page) = device.read(IoPurpose::Check, offset, 4096) else { return };
             page[at] ^= mask;
             let page = AlignedBuffer::copy_of(&page);
             // With the power cut there is nobody left to be deceived.
-            let _ = device.write(Purpose::Check, offset, page);
+            let _ = device.write(IoPurpose::Check, offset, page);
         }
-        let _ = device.flush(Purpose::Check);
+        let _ = device.flush(IoPurpose::Check);
     }
 
     /// Returns the openings by which a pool at rest is checked: without the weak members, and where
     /// one of them must have all without each other of its disk group.
-    pub(super) fn checks(&self, device: &SharedDevice) -> Vec<Opening> {
+    pub(super) fn checks(&self, device: &SharedDevice) -> Vec<VolumeDevices> {
         let Found { strong, weak, .. } = self.found(device);
         let ends = &self.ends(device);
         let labels = self.labels(device, ends);
         let opening = |numbers: &[u64]| {
             let devices = numbers.iter().map(|number| self.slice(device, *number, ends)).collect();
-            Opening { devices, accepts_missing: true }
+            VolumeDevices { devices, accepts_missing: true }
         };
         let mut openings = vec![opening(&strong)];
         for found in weak {

@@ -20,15 +20,14 @@
 //! A seed none of whose crashes had two operations in flight says nothing about concurrency:
 //! [`Report`] counts it apart.
 //!
-//! Where clones are asked for, they are taken and deleted beside the clients, and segments are
-//! emptied; `clones.rs` says what each must be.
+//! Where snapshots are asked for, they are taken and deleted beside the clients, and segments are
+//! emptied; `snapshots.rs` says what each must be.
 //!
 //! How a pool is made and opened is the [`Ground`]'s: [`PoolGround`] is the engine, and
 //! [`ReferenceGround`] tells whether the torture itself is fair.
 
 mod changes;
 mod client;
-mod clones;
 mod events;
 mod fault_plan;
 mod life;
@@ -37,17 +36,18 @@ mod pool;
 mod reference;
 mod shapes;
 mod slice;
+mod snapshots;
 mod survey;
 #[cfg(test)]
 mod tests;
 
-pub use clones::Clones;
 pub use events::{Event, EventTally, Events};
 pub(crate) use fault_plan::{is_chain, is_change, takes_space};
 pub use pool::{PoolGround, PoolShape};
 pub(crate) use pool::{create_options, open_options};
 pub use reference::{ReferenceGround, Wrong};
 pub use shapes::{Also, GroupShape, PoolKind, Pools};
+pub use snapshots::Snapshots;
 
 use std::any::Any;
 use std::fmt;
@@ -56,7 +56,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use engine::vnode::api::FileSystem;
+use engine::api::FileSystem;
 use runtime::clock::Clock;
 use storage::device::SharedDevice;
 
@@ -114,8 +114,8 @@ pub struct Opened {
     pub close: Close,
     /// Its jobs, each with a name for reports.
     pub jobs: Vec<(String, JobStep)>,
-    /// Clones of it, if it has any.
-    pub clones: Option<Arc<dyn Clones>>,
+    /// Snapshots of the pool. `None` if the run takes none.
+    pub snapshots: Option<Arc<dyn Snapshots>>,
     /// What its jobs do to its disk groups.
     pub groups: Arc<GroupTally>,
 }
@@ -166,8 +166,8 @@ pub struct Options {
     pub clients_max: u64,
     /// Most operations of a client in one life.
     pub steps_max: u64,
-    /// Whether clones are taken and deleted beside the clients.
-    pub has_clones: bool,
+    /// Whether snapshots are taken and deleted beside the clients.
+    pub has_snapshots: bool,
 }
 
 impl Default for Options {
@@ -178,7 +178,7 @@ impl Default for Options {
             crashes: 4,
             clients_max: 4,
             steps_max: 150,
-            has_clones: false,
+            has_snapshots: false,
         }
     }
 }
@@ -190,8 +190,8 @@ pub struct Finding {
     pub seed: u64,
     /// In which of its lives, from 0.
     pub life: u64,
-    /// Whether clones were taken beside the clients.
-    pub has_clones: bool,
+    /// Whether snapshots were taken beside the clients.
+    pub has_snapshots: bool,
     /// What.
     pub fault: Fault,
 }
@@ -238,15 +238,15 @@ impl fmt::Display for Finding {
                 defects.iter().try_for_each(|defect| write!(f, "\n  {defect}"))?;
             }
         }
-        write!(f, "\nreplay: {}", replay_line(self.seed, self.has_clones))
+        write!(f, "\nreplay: {}", replay_line(self.seed, self.has_snapshots))
     }
 }
 
 /// Returns the command that repeats a seed.
 #[must_use]
-pub fn replay_line(seed: u64, has_clones: bool) -> String {
-    let option = if has_clones { "--clones " } else { "" };
-    format!("holdfast torture {option}--seed {seed} --seeds 1")
+pub fn replay_line(seed: u64, has_snapshots: bool) -> String {
+    let option = if has_snapshots { "--snapshots " } else { "" };
+    format!("holdfast-lab torture {option}--seed {seed} --seeds 1")
 }
 
 /// What one seed did.
@@ -272,8 +272,8 @@ pub struct SeedReport {
     pub errors_told: u64,
     /// Operations that clients did.
     pub operations: u64,
-    /// Clones that were judged, each once after every cut.
-    pub clones_judged: u64,
+    /// Snapshots that were judged, each once after every cut.
+    pub snapshots_judged: u64,
     /// Disk groups that were added.
     pub groups_added: u64,
     /// Removals of disk groups that were admitted.
@@ -319,8 +319,8 @@ pub struct Report {
     pub errors_told: u64,
     /// Operations that clients did.
     pub operations: u64,
-    /// Clones that were judged, each once after every cut.
-    pub clones_judged: u64,
+    /// Snapshots that were judged, each once after every cut.
+    pub snapshots_judged: u64,
     /// Disk groups that were added.
     pub groups_added: u64,
     /// Removals of disk groups that were admitted.
@@ -352,7 +352,7 @@ impl Report {
         self.lies += seed.lies;
         self.errors_told += seed.errors_told;
         self.operations += seed.operations;
-        self.clones_judged += seed.clones_judged;
+        self.snapshots_judged += seed.snapshots_judged;
         self.groups_added += seed.groups_added;
         self.groups_leaving += seed.groups_leaving;
         self.groups_gone += seed.groups_gone;

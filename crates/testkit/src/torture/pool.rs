@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::alloc::policy::placement;
-use engine::vnode::api::{FileSystem, FsResult, Ino};
-use engine::{CreateOptions, DiscardOptions, FilesOptions, NewDiskGroup, OpenOptions, Pool};
+use engine::api::{FileSystem, FsResult, Ino};
+use engine::{
+    DiscardOptions, FilesOptions, NewDiskGroup, Pool, PoolCreateOptions, PoolOpenOptions,
+};
 use format::disk_group::DiskGroupState;
 use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use format::geometry::Geometry;
@@ -18,11 +20,11 @@ use storage::volume::Volume;
 use super::changes::Changes;
 use super::events::Event;
 use super::members::{Members, Replacement, is_drawn};
-use super::{Clones, Ground, GroupTally, JobStep, Opened, PoolKind, Pools, Start};
+use super::{Ground, GroupTally, JobStep, Opened, PoolKind, Pools, Snapshots, Start};
 use crate::number::{u64_of, usize_of};
 
 const MIB: u64 = 1 << 20;
-/// Ticks after which a deleted clone of these pools is freed.
+/// Ticks after which a deleted snapshot of these pools is freed.
 const FREEING_TICKS_MAX: usize = 2000;
 /// Bytes of the pools: from the smallest that is laid out well, which runs full, to one that does
 /// not.
@@ -92,9 +94,9 @@ fn one_of<T: Copy>(random: &mut Prng, choices: &[T]) -> T {
 }
 
 /// Returns how one life opens its pool: caches and bounds may differ from life to life.
-pub(crate) fn open_options(seed: u64) -> OpenOptions {
+pub(crate) fn open_options(seed: u64) -> PoolOpenOptions {
     let random = &mut Prng::from_seed(seed);
-    OpenOptions {
+    PoolOpenOptions {
         cache_bytes: one_of(random, &CACHE_BYTES),
         placement: placement(one_of(random, &PLACEMENTS)).expect("the names are known"),
         files: FilesOptions {
@@ -106,7 +108,7 @@ pub(crate) fn open_options(seed: u64) -> OpenOptions {
         dirty_pages: one_of(random, &DIRTY_PAGES),
         // Every second life discards what is free, as soon as it is.
         discard: one_of(random, &[DiscardOptions::at_once(), DiscardOptions::default()]),
-        ..OpenOptions::default()
+        ..PoolOpenOptions::default()
     }
 }
 
@@ -147,9 +149,9 @@ fn member_bytes(kind: PoolKind, pool_seed: u64) -> u64 {
 
 /// Returns how a pool of this kind with members is made: what these have no room for, or cannot do,
 /// is left as the default.
-fn member_options(kind: PoolKind, pool_seed: u64) -> CreateOptions {
+fn member_options(kind: PoolKind, pool_seed: u64) -> PoolCreateOptions {
     let shape = PoolShape::of(pool_seed);
-    let mut options = CreateOptions::new(member_bytes(kind, pool_seed), [7; 64]);
+    let mut options = PoolCreateOptions::new(member_bytes(kind, pool_seed), [7; 64]);
     options.geometry.journal_bytes = Some(MIB);
     options.block_shift = shape.block_shift.min(14);
     if kind.also().reshapes {
@@ -165,9 +167,9 @@ fn member_options(kind: PoolKind, pool_seed: u64) -> CreateOptions {
 }
 
 /// Returns how the pool of `pool_seed` is made.
-pub(crate) fn create_options(pool_seed: u64) -> CreateOptions {
+pub(crate) fn create_options(pool_seed: u64) -> PoolCreateOptions {
     let shape = PoolShape::of(pool_seed);
-    let mut options = CreateOptions::new(shape.device_bytes, [7; 64]);
+    let mut options = PoolCreateOptions::new(shape.device_bytes, [7; 64]);
     options.geometry.fragment_bytes = shape.fragment_bytes;
     options.geometry.segment_bytes = shape.segment_bytes;
     // A group has at least 16 segments.
@@ -259,13 +261,14 @@ impl Ground for PoolGround {
             }
             closing.close().map_err(|error| error.to_string())
         });
-        let clones: Option<Arc<dyn Clones>> = Some(Arc::new(PoolClones(Arc::clone(&pool))));
-        Ok(Opened { fs: pool, has_failed, close, jobs, clones, groups })
+        let snapshots: Option<Arc<dyn Snapshots>> =
+            Some(Arc::new(PoolSnapshots(Arc::clone(&pool))));
+        Ok(Opened { fs: pool, has_failed, close, jobs, snapshots, groups })
     }
 
     fn check(&self, start: &Start) -> Vec<String> {
         let defects_of = |device: SharedDevice| {
-            let report = check::run(device, check::Options::default(), &mut |_| ());
+            let report = check::run(device, check::CheckOptions::default(), &mut |_| ());
             if report.is_clean() { Vec::new() } else { vec![report.to_text()] }
         };
         let Some(members) = self.members(start.pool_seed) else {
@@ -279,8 +282,8 @@ impl Ground for PoolGround {
     }
 }
 
-/// Clones of the first fileset of a pool.
-struct PoolClones(Arc<Pool>);
+/// Snapshots of the first fileset of a pool.
+struct PoolSnapshots(Arc<Pool>);
 
 fn root_name() -> FilesetName {
     ROOT_NAME.parse().expect("it is the name of the first fileset")
@@ -290,25 +293,28 @@ fn part(text: &str) -> NamePart {
     NamePart::new(text).expect("a letter and a number")
 }
 
-impl Clones for PoolClones {
+impl Snapshots for PoolSnapshots {
     fn create(&self, name: &str, random: u64) -> FsResult<()> {
         let mut bits = [0; 16];
         bits[..8].copy_from_slice(&random.to_le_bytes());
-        self.0.create_clone(&root_name(), &part(name), bits).map(drop)
+        self.0.fileset_admin().create_snapshot(&root_name(), &part(name), bits).map(drop)
     }
 
     fn delete(&self, name: &str) -> FsResult<()> {
-        self.0.delete_clone(&root_name(), &part(name))
+        self.0.fileset_admin().delete_snapshot(&root_name(), &part(name))
     }
 
     fn names(&self) -> FsResult<Vec<String>> {
-        let all = self.0.filesets()?;
+        let all = self.0.fileset_admin().filesets()?;
         let in_use = all.into_iter().filter(|it| it.freed_permille.is_none());
         Ok(in_use.filter_map(|it| Some(it.name.split_once('@')?.1.to_owned())).collect())
     }
 
     fn enter(&self, name: &str) -> FsResult<Ino> {
-        self.0.hold_clone(&root_name(), &part(name)).and_then(|uuid| self.0.root_of(uuid))
+        self.0
+            .fileset_admin()
+            .hold_snapshot(&root_name(), &part(name))
+            .and_then(|uuid| self.0.root_of(uuid))
     }
 
     fn clean(&self) -> FsResult<()> {
@@ -317,7 +323,7 @@ impl Clones for PoolClones {
 
     fn free_all(&self) -> FsResult<()> {
         for _ in 0..FREEING_TICKS_MAX {
-            if !self.0.is_freeing()? {
+            if !self.0.fileset_admin().is_freeing()? {
                 break;
             }
             self.0.tick()?;
@@ -376,9 +382,10 @@ impl Watched {
         Watched {
             leaving: leaving(pool),
             has_first: kind.moves_metadata() && has_first(pool),
-            spares: pool.spares().len(),
-            is_scrubbing: pool.scrub_report().is_some_and(|report| !report.is_done),
-            is_reshaping: pool.reshaping().is_some() || pool.given_up().is_some(),
+            spares: pool.devices().spares().len(),
+            is_scrubbing: pool.devices().scrub_report().is_some_and(|report| !report.is_done),
+            is_reshaping: pool.devices().reshaping().is_some()
+                || pool.devices().given_up().is_some(),
         }
     }
 
@@ -395,7 +402,7 @@ impl Watched {
         if now.spares < self.spares {
             events.count(Event::SpareTaken);
         }
-        if let Some(report) = pool.scrub_report().filter(|report| report.is_done) {
+        if let Some(report) = pool.devices().scrub_report().filter(|report| report.is_done) {
             assert_eq!(report.lost, 0, "a scrub has lost something: {report:?}");
             if self.is_scrubbing {
                 events.count(Event::ScrubEnded);
@@ -423,7 +430,7 @@ fn leaving(pool: &Pool) -> Vec<u8> {
 fn has_first(pool: &Pool) -> bool {
     let first = pool.status().groups.into_iter().find(|group| group.number == 0);
     let is_there = |slot: usize| first.as_ref().is_some_and(|first| first.slots.contains(slot));
-    pool.members().iter().any(|it| is_there(it.slot) && !is_drawn(it.member.id))
+    pool.devices().members().iter().any(|it| is_there(it.slot) && !is_drawn(it.member.id))
 }
 
 /// What a removal was admitted with holds until it ends, so nothing keeps it from moving what is

@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use engine::vnode::api::{
-    Access, Around, Attr, Caller, Data, DirEntry, Fallocate, FileKind, FileSystem, FilesetUuid,
-    FsError, FsResult, Handle, Ino, NewInode, RenameMode, Seek, SetAttr, Stability, StatFs,
-    XattrMode,
+use engine::api::{
+    AccessRights, Attr, AttributeChange, Caller, DirEntry, Fallocate, FileHandle, FileKind,
+    FileSystem, FilesetUuid, FsError, FsResult, Ino, NewInode, RenameMode, Seek, SetAttr,
+    Stability, StatFs, WriteData, XattrMode,
 };
 use runtime::sync::sim;
-use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedDevice};
+use storage::device::{AlignedBuffer, DeviceError, IoPurpose, SharedDevice};
 
 use super::{Ground, JobStep, Opened, Start};
 use crate::model::Model;
@@ -100,7 +100,7 @@ impl Ground for ReferenceGround {
     }
 
     fn open(&self, start: &Start) -> Result<Opened, String> {
-        start.device.flush(Purpose::Journal).map_err(|error| error.to_string())?;
+        start.device.flush(IoPurpose::Journal).map_err(|error| error.to_string())?;
         if self.opens.fetch_add(1, Ordering::SeqCst) > 0 && self.wrong == Wrong::OpensOnce {
             return Err("it was open once".to_owned());
         }
@@ -143,7 +143,7 @@ impl Ground for ReferenceGround {
         let close = Box::new(move || closing.persist().map_err(|error| error.to_string()));
         let has_failed = Box::new(move || failed.load(Ordering::SeqCst));
         let jobs: Vec<(String, JobStep)> = vec![("beat".to_owned(), Box::new(beat))];
-        Ok(Opened { fs, has_failed, close, jobs, clones: None, groups: Arc::default() })
+        Ok(Opened { fs, has_failed, close, jobs, snapshots: None, groups: Arc::default() })
     }
 
     fn check(&self, _start: &Start) -> Vec<String> {
@@ -181,8 +181,8 @@ impl Live {
     fn persist(&self) -> FsResult<()> {
         self.change(|_| Ok(()))?;
         let (copy, number) = (self.model.fork(), self.copies.fetch_add(1, Ordering::SeqCst));
-        let written = self.device.write(Purpose::Journal, 0, AlignedBuffer::zeroed(4096));
-        let flushed = written.and_then(|()| self.device.flush(Purpose::Journal));
+        let written = self.device.write(IoPurpose::Journal, 0, AlignedBuffer::zeroed(4096));
+        let flushed = written.and_then(|()| self.device.flush(IoPurpose::Journal));
         if let Err(error) = flushed {
             return self.failed(&error);
         }
@@ -199,6 +199,14 @@ impl Live {
 }
 
 impl FileSystem for Live {
+    engine::forward! { between:
+        resolve lookup getattr access readlink cookie_verifier getxattr listxattr seek
+    }
+    engine::forward! { change:
+        setattr create symlink link unlink rmdir rename setxattr removexattr tmpfile
+        fallocate copy_range
+    }
+
     fn main_fileset(&self) -> FilesetUuid {
         self.model.main_fileset()
     }
@@ -208,91 +216,8 @@ impl FileSystem for Live {
     fn verifier(&self) -> u64 {
         self.model.verifier()
     }
-    fn resolve(&self, caller: &Caller, handle: Handle) -> FsResult<Attr> {
-        self.between(|model| model.resolve(caller, handle))
-    }
-    fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        self.between(|model| model.lookup(caller, parent, name))
-    }
     fn forget(&self, ino: Ino, count: u64) {
         self.model.forget(ino, count);
-    }
-    fn getattr(&self, caller: &Caller, ino: Ino) -> FsResult<Attr> {
-        self.between(|model| model.getattr(caller, ino))
-    }
-    fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
-        self.between(|model| model.access(caller, ino))
-    }
-    fn setattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        change: &SetAttr,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        self.change(|model| model.setattr(caller, ino, change, around))
-    }
-    fn create(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        new: NewInode,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        self.change(|model| model.create(caller, parent, name, new, around))
-    }
-    fn symlink(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        target: &[u8],
-        new: NewInode,
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        self.change(|model| model.symlink(caller, parent, name, target, new, around))
-    }
-    fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
-        self.between(|model| model.readlink(caller, ino))
-    }
-    fn link(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        parent: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<Attr> {
-        self.change(|model| model.link(caller, ino, parent, name, around))
-    }
-    fn unlink(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        self.change(|model| model.unlink(caller, parent, name, around))
-    }
-    fn rmdir(
-        &self,
-        caller: &Caller,
-        parent: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        self.change(|model| model.rmdir(caller, parent, name, around))
-    }
-    fn rename(
-        &self,
-        caller: &Caller,
-        source: (Ino, &[u8]),
-        target: (Ino, &[u8]),
-        mode: RenameMode,
-        around: Option<&mut [Around; 2]>,
-    ) -> FsResult<()> {
-        self.change(|model| model.rename(caller, source, target, mode, around))
     }
     fn read(
         &self,
@@ -306,28 +231,22 @@ impl FileSystem for Live {
         let length = if is_short { length.saturating_sub(1) } else { length };
         self.between(|model| model.read(caller, ino, offset, length, into))
     }
-    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        let nth = self.writes.fetch_add(1, Ordering::SeqCst);
-        assert!(self.wrong != Wrong::Panics || nth != PANIC_AT_WRITE, "a bug of this ground");
-        self.change(|model| model.write(caller, ino, offset, data))
-    }
     fn write_some(
         &self,
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &Data<'_>,
+        data: &WriteData<'_>,
         stability: Stability,
-        _around: Option<&mut Around>,
+        _around: Option<&mut AttributeChange>,
     ) -> FsResult<usize> {
-        self.write(caller, ino, offset, data)?;
+        let nth = self.writes.fetch_add(1, Ordering::SeqCst);
+        assert!(self.wrong != Wrong::Panics || nth != PANIC_AT_WRITE, "a bug of this ground");
+        self.change(|model| model.write(caller, ino, offset, data))?;
         if stability == Stability::Durable {
             self.fsync(caller, ino, false)?;
         }
         Ok(data.len())
-    }
-    fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
-        self.between(|model| model.cookie_verifier(caller, ino))
     }
     fn readdir(
         &self,
@@ -344,57 +263,6 @@ impl FileSystem for Live {
     }
     fn sync(&self) -> FsResult<()> {
         self.persist()
-    }
-    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        self.between(|model| model.getxattr(caller, ino, name))
-    }
-    fn setxattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        self.change(|model| model.setxattr(caller, ino, name, value, mode, around))
-    }
-    fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
-        self.between(|model| model.listxattr(caller, ino))
-    }
-    fn removexattr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        name: &[u8],
-        around: Option<&mut Around>,
-    ) -> FsResult<()> {
-        self.change(|model| model.removexattr(caller, ino, name, around))
-    }
-    fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
-        self.change(|model| model.tmpfile(caller, parent, new))
-    }
-    fn fallocate(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        offset: u64,
-        length_bytes: u64,
-        mode: Fallocate,
-    ) -> FsResult<()> {
-        self.change(|model| model.fallocate(caller, ino, offset, length_bytes, mode))
-    }
-    fn seek(&self, caller: &Caller, ino: Ino, offset: u64, what: Seek) -> FsResult<u64> {
-        self.between(|model| model.seek(caller, ino, offset, what))
-    }
-    fn copy_range(
-        &self,
-        caller: &Caller,
-        source: (Ino, u64),
-        target: (Ino, u64),
-        length_bytes: u64,
-    ) -> FsResult<u64> {
-        self.change(|model| model.copy_range(caller, source, target, length_bytes))
     }
     fn statfs(&self, caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
         self.model.statfs(caller, fileset)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use format::disk_group::Roles;
+use format::disk_group::DiskGroupRoles;
 use format::members::Layout;
 use runtime::prng::Prng;
 
@@ -21,46 +21,55 @@ pub struct GroupShape {
     /// How many it has.
     pub width: u64,
     /// What may lie there; the first has the journal unless another has.
-    pub roles: Roles,
+    pub roles: DiskGroupRoles,
 }
 
-const SINGLE: GroupShape = GroupShape { layout: Layout::Single, width: 1, roles: Roles::DATA };
+const SINGLE: GroupShape =
+    GroupShape { layout: Layout::Single, width: 1, roles: DiskGroupRoles::DATA };
 
 const fn mirror(width: u64) -> GroupShape {
-    GroupShape { layout: Layout::Mirror, width, roles: Roles::DATA }
+    GroupShape { layout: Layout::Mirror, width, roles: DiskGroupRoles::DATA }
 }
 
 const fn raid5(width: u64) -> GroupShape {
-    GroupShape { layout: Layout::Raid5 { unit_shift: UNIT_SHIFT }, width, roles: Roles::DATA }
+    GroupShape {
+        layout: Layout::Raid5 { unit_shift: UNIT_SHIFT },
+        width,
+        roles: DiskGroupRoles::DATA,
+    }
 }
 
 const fn stripe(width: u64) -> GroupShape {
-    GroupShape { layout: Layout::Stripe { unit_shift: UNIT_SHIFT }, width, roles: Roles::DATA }
+    GroupShape {
+        layout: Layout::Stripe { unit_shift: UNIT_SHIFT },
+        width,
+        roles: DiskGroupRoles::DATA,
+    }
 }
 
 const fn round_robin(width: u64) -> GroupShape {
-    GroupShape { layout: Layout::RoundRobin, width, roles: Roles::DATA }
+    GroupShape { layout: Layout::RoundRobin, width, roles: DiskGroupRoles::DATA }
 }
 
 impl GroupShape {
     /// Returns the same without the role `data`.
     const fn for_metadata(self) -> GroupShape {
-        GroupShape { roles: Roles::NONE, ..self }
+        GroupShape { roles: DiskGroupRoles::NONE, ..self }
     }
 
     /// Returns the same that takes the metadata over when it comes.
     const fn for_all(self) -> GroupShape {
-        GroupShape { roles: Roles { data: true, metadata: true, journal: true }, ..self }
+        GroupShape { roles: DiskGroupRoles { data: true, metadata: true, journal: true }, ..self }
     }
 
     /// Returns the same that takes the metadata over, and has no data.
     const fn for_metadata_from_now(self) -> GroupShape {
-        GroupShape { roles: Roles { data: false, metadata: true, journal: true }, ..self }
+        GroupShape { roles: DiskGroupRoles { data: false, metadata: true, journal: true }, ..self }
     }
 
     /// Returns the same for the journal alone.
     const fn for_journal(self) -> GroupShape {
-        GroupShape { roles: Roles::JOURNAL, ..self }
+        GroupShape { roles: DiskGroupRoles::JOURNAL, ..self }
     }
 
     /// Whether it can do without one of its members.

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use runtime::prng::Prng;
 use runtime::sync::sim;
 use storage::device::{
-    Completion, DEADLINE_DEFAULT, Device, DeviceError, DeviceInfo, Operation, PendingRequest,
-    Purpose, RequestKind, STALLED_SHARE, SharedDevice, Ticket,
+    DEADLINE_DEFAULT, Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation,
+    IoPurpose, PendingRequest, RequestKind, STALLED_SHARE, SharedDevice, Ticket,
 };
 
 use super::events::{Event, EventTally};
@@ -101,7 +101,7 @@ pub(super) struct SliceFaults {
     /// Writes until they fail.
     pub(super) writes: Option<u64>,
     /// Those for this purpose alone are counted; all fail.
-    pub(super) counted: Option<Purpose>,
+    pub(super) counted: Option<IoPurpose>,
     /// What it does not answer.
     pub(super) stall: Option<Stall>,
     /// Counts that.
@@ -120,7 +120,7 @@ pub(super) struct Slice {
     ends: Ends,
     /// Writes until they fail; `u64::MAX`: never.
     writes_left: AtomicU64,
-    counted: Option<Purpose>,
+    counted: Option<IoPurpose>,
     stall: Option<Stall>,
     /// Requests of the kind that stalls.
     asked: AtomicU64,
@@ -139,7 +139,7 @@ struct Late {
 }
 
 impl PendingRequest for Late {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
         sim::sleep_until(self.until_ns);
         self.answer.and_then(Ticket::wait)
     }
@@ -174,7 +174,7 @@ impl Slice {
     }
 
     /// Whether a write that begins now fails.
-    fn fails(&self, purpose: Purpose) -> bool {
+    fn fails(&self, purpose: IoPurpose) -> bool {
         if self.counted.is_some_and(|counted| counted != purpose) {
             return self.writes_left.load(Ordering::Relaxed) == 0;
         }
@@ -189,15 +189,15 @@ impl Slice {
 
     /// Returns the stall that meets a request of this kind. Labels are read: whoever looks for the
     /// devices of a pool leaves those out whose label does not come.
-    fn stalls(&self, purpose: Purpose, kind: RequestKind) -> Option<Stall> {
-        let is_label = purpose == Purpose::Superblock && kind == RequestKind::Read;
+    fn stalls(&self, purpose: IoPurpose, kind: RequestKind) -> Option<Stall> {
+        let is_label = purpose == IoPurpose::Superblock && kind == RequestKind::Read;
         let stall = self.stall.filter(|stall| stall.kind == kind && !is_label)?;
         let nth = self.asked.fetch_add(1, Ordering::Relaxed);
         (nth == stall.nth || (stall.persists && nth > stall.nth)).then_some(stall)
     }
 
     /// Asks for what is late, or never answered.
-    fn submit_late(&self, stall: Stall, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit_late(&self, stall: Stall, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         if let Some(delay_ns) = stall.delay_ns {
             let answer = Ok(self.inner.submit(purpose, self.moved(operation)));
             let until_ns = now_ns().saturating_add(delay_ns);
@@ -228,20 +228,20 @@ impl Slice {
     }
 
     /// Returns the same request of the device that this is a part of.
-    fn moved(&self, operation: Operation) -> Operation {
+    fn moved(&self, operation: DeviceOperation) -> DeviceOperation {
         match operation {
-            Operation::Read { offset, buffer } => {
-                Operation::Read { offset: offset + self.start, buffer }
+            DeviceOperation::Read { offset, buffer } => {
+                DeviceOperation::Read { offset: offset + self.start, buffer }
             }
-            Operation::Write { offset, data } => {
-                Operation::Write { offset: offset + self.start, data }
+            DeviceOperation::Write { offset, data } => {
+                DeviceOperation::Write { offset: offset + self.start, data }
             }
-            Operation::WriteThrough { offset, data } => {
-                Operation::WriteThrough { offset: offset + self.start, data }
+            DeviceOperation::WriteThrough { offset, data } => {
+                DeviceOperation::WriteThrough { offset: offset + self.start, data }
             }
-            Operation::Flush => Operation::Flush,
-            Operation::Discard { offset, length_bytes } => {
-                Operation::Discard { offset: offset + self.start, length_bytes }
+            DeviceOperation::Flush => DeviceOperation::Flush,
+            DeviceOperation::Discard { offset, length_bytes } => {
+                DeviceOperation::Discard { offset: offset + self.start, length_bytes }
             }
         }
     }
@@ -261,7 +261,7 @@ impl Device for Slice {
         Ok(())
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         let end = operation.offset().unwrap_or(0) + operation.length_bytes();
         assert!(end <= self.info().size_bytes, "a request past the end of a member");
         let kind = operation.kind();

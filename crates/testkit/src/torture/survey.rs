@@ -1,6 +1,6 @@
 //! After a device lied: is every answer the right one, or an error that says so (TR5)?
 
-use engine::vnode::api::{FileSystem, FsError};
+use engine::api::{FileSystem, FsError};
 
 use super::Fault;
 use crate::canon::{Data, PAGE_BYTES, Times, WalkError, walk};

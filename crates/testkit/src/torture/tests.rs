@@ -12,7 +12,7 @@ const OPTIONS: Options = Options {
     crashes: 3,
     clients_max: 3,
     steps_max: 60,
-    has_clones: false,
+    has_snapshots: false,
 };
 
 fn tortured(wrong: Wrong, seeds: u64) -> Vec<SeedReport> {

@@ -1,11 +1,10 @@
-//! Several devices in one command: which they are, and what became of each.
+//! Commands for several devices.
 //!
 //! # Invariants
 //!
-//! - DC1: Nothing is asked for before each name is known to be that of another device than the
-//!   others.
-//! - DC2: Devices are taken in the order in which they were named. What is refused ends the
-//!   command, which says for each device whether it was done.
+//! - DC1: No request is sent before all given names are known to mean different devices.
+//! - DC2: Devices are handled in the order in which they are given. The first error ends the
+//!   command, which reports the outcome for each device.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,41 +14,37 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::named;
-use crate::command::controlled::Controlled;
-use crate::control::DeviceFacts;
-use crate::control::device::the_one_here;
-use crate::exit::UsageError;
-use crate::output::{Output, printable};
+use crate::command::controlled::ControlledPool;
+use crate::output::Output;
+use control::text::printable;
+use control::{DeviceFacts, UsageError};
+use server::named_device::the_one_here;
 
-/// A device that a command names.
 #[derive(Debug)]
-pub(super) struct Chosen {
-    /// As the user named it.
+pub(super) struct DeviceArgument {
+    /// Name that the user gave.
     pub(super) given: String,
-    /// As the pool is asked for it.
+    /// Name in requests: the device's ID if known.
     pub(super) asked: String,
-    /// The name as a path, which may have any bytes; of one that is to come the whole one.
+    /// Path with any bytes. For a new device it is absolute.
     pub(super) path: PathBuf,
-    /// What the pool says of it; `None`: it knows none of that name.
+    /// Facts from the pool. `None` if it has no such device.
     pub(super) facts: Option<DeviceFacts>,
 }
 
-/// Whether a name may be one that the pool does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unknown {
-    /// It is the path where a device is now.
+pub(super) enum UnknownDeviceRule {
+    /// An unknown name is taken for the current path of an absent device.
     Allowed,
-    /// Nothing can be done with it.
     Refused,
 }
 
-/// Returns the devices that `names` name, of `all` that the pool has.
 pub(super) fn of_pool(
-    at: &Controlled,
+    at: &ControlledPool,
     all: &[DeviceFacts],
     names: &[String],
-    unknown: Unknown,
-) -> anyhow::Result<Vec<Chosen>> {
+    unknown: UnknownDeviceRule,
+) -> anyhow::Result<Vec<DeviceArgument>> {
     let pool = at.pool.display();
     let mut chosen = Vec::with_capacity(names.len());
     for given in names {
@@ -57,16 +52,15 @@ pub(super) fn of_pool(
         let found = the_one_here(all.to_vec(), &whole);
         let facts = found.map_err(|words| anyhow::anyhow!("{pool}: {words}"))?;
         anyhow::ensure!(
-            facts.is_some() || unknown == Unknown::Allowed,
+            facts.is_some() || unknown == UnknownDeviceRule::Allowed,
             "{pool}: there is no device {given}: `holdfast device list {pool}` shows them"
         );
-        // By what it is: when another was taken out or in, a slot may be that of another device.
         let id = facts.as_ref().map(|facts| facts.id.clone()).filter(|id| !id.is_empty());
         let asked = id.unwrap_or(whole);
-        chosen.push(Chosen { given: given.clone(), asked, path: given.into(), facts });
+        chosen.push(DeviceArgument { given: given.clone(), asked, path: given.into(), facts });
     }
-    // DC1.
-    let identity = |chosen: &Chosen| match &chosen.facts {
+    // DC1: by slot and ID.
+    let identity = |chosen: &DeviceArgument| match &chosen.facts {
         Some(facts) => (facts.slot.to_string(), facts.id.clone()),
         None => (chosen.asked.clone(), String::new()),
     };
@@ -74,41 +68,37 @@ pub(super) fn of_pool(
     Ok(chosen)
 }
 
-/// Returns devices that are to come to the pool, by their whole paths.
-pub(super) fn to_come(paths: &[PathBuf]) -> anyhow::Result<Vec<Chosen>> {
+pub(super) fn to_come(paths: &[PathBuf]) -> anyhow::Result<Vec<DeviceArgument>> {
     let given: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-    // DC1.
+    // DC1: by device number or inode.
     refuse_twice(paths.iter().map(|path| identity_of(path)).zip(given.iter().map(String::as_str)))?;
     let whole = |(path, given): (&PathBuf, &String)| {
         let path = std::path::absolute(path)?;
         let asked = path.display().to_string();
-        Ok(Chosen { given: given.clone(), asked, path, facts: None })
+        Ok(DeviceArgument { given: given.clone(), asked, path, facts: None })
     };
     paths.iter().zip(&given).map(whole).collect()
 }
 
-/// What tells a file or device from others, whatever name it goes by.
 #[derive(Debug, PartialEq, Eq, Hash)]
-enum Identity {
-    /// A block device, by its number.
+enum DeviceFileIdentity {
     Block(u64),
-    /// A file, by its file system and its inode.
     File(u64, u64),
-    /// What is not there yet, by its path.
+    /// Path, if the file is missing.
     Path(PathBuf),
 }
 
-fn identity_of(path: &Path) -> Identity {
+fn identity_of(path: &Path) -> DeviceFileIdentity {
     if let Ok(stat) = std::fs::metadata(path) {
         return match stat.file_type().is_block_device() {
-            true => Identity::Block(stat.rdev()),
-            false => Identity::File(stat.dev(), stat.ino()),
+            true => DeviceFileIdentity::Block(stat.rdev()),
+            false => DeviceFileIdentity::File(stat.dev(), stat.ino()),
         };
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
     let whole = folder.ok().zip(path.file_name()).map(|(folder, name)| folder.join(name));
-    Identity::Path(whole.unwrap_or_else(|| path.to_owned()))
+    DeviceFileIdentity::Path(whole.unwrap_or_else(|| path.to_owned()))
 }
 
 fn refuse_twice<'a, K: Eq + Hash>(
@@ -129,19 +119,19 @@ fn refuse_twice<'a, K: Eq + Hash>(
     Ok(())
 }
 
-/// Calls `act` with each of `devices`, and whether others follow, until one is refused; says then
-/// what was done.
+/// Calls `act` with each device, and with whether others follow, until the first error. Adds the
+/// outcome for each device to that error.
 pub(super) fn each(
-    devices: &[Chosen],
+    devices: &[DeviceArgument],
     output: &Output,
-    act: &mut dyn FnMut(&Chosen, bool) -> anyhow::Result<()>,
+    act: &mut dyn FnMut(&DeviceArgument, bool) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     for (at, device) in devices.iter().enumerate() {
         let Err(error) = act(device, at + 1 < devices.len()) else { continue };
         if devices.len() == 1 {
             return Err(error);
         }
-        // DC2.
+        // DC2: the outcome for each device.
         let given: Vec<&str> = devices.iter().map(|device| device.given.as_str()).collect();
         let (done, rest) = given.split_at(at);
         let not_tried = rest.get(1..).unwrap_or_default();
@@ -154,7 +144,6 @@ pub(super) fn each(
     Ok(())
 }
 
-/// Says what was done of several devices.
 fn how_far(done: &[&str], not_done: &str, not_tried: &[&str]) -> String {
     let list = |names: &[&str]| {
         let names: Vec<String> = names.iter().map(|name| printable(name)).collect();

@@ -1,24 +1,26 @@
-//! `holdfast device fail`: leaves devices behind, and waits until spares stand for them.
+//! `holdfast device fail`: fails devices, and waits for their spares.
 
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::chosen::{self, Chosen};
+use super::chosen::{self, DeviceArgument};
 use super::{devices, is_spare, stop_with_its_job, tell_lost};
-use crate::command::controlled::Controlled;
-use crate::control::{DeviceFacts, GroupFacts, Request};
-use crate::output::{Output, printable};
-use crate::patience::Patience;
+use crate::command::controlled::ControlledPool;
+use crate::command::waiting::JobWait;
+use crate::output::Output;
+use crate::progress::WorkUnit;
+use control::text::printable;
+use control::{DeviceFacts, GroupFacts, Request};
 
-/// How long a spare that fits may take to come: the pool looks each second.
+/// Longest wait for a spare to take over. The pool checks for work every second.
 const TAKING_MAX: Duration = Duration::from_secs(30);
 
-/// Leaves `chosen` behind, in that order. Where it must wait it goes on with the next one when a
-/// spare has all that the last one had.
+/// Fails the devices in order. If `must_wait`, waits after each until a spare is rebuilt in its
+/// place.
 pub(super) fn fail(
-    at: &Controlled,
-    chosen: &[Chosen],
+    at: &ControlledPool,
+    chosen: &[DeviceArgument],
     must_wait: bool,
     output: &Output,
 ) -> anyhow::Result<()> {
@@ -58,10 +60,10 @@ pub(super) fn fail(
     })
 }
 
-/// Returns a device for which there is no spare, when each of the others has taken the smallest
-/// that is large enough; as a pool does.
+/// Returns the first device that gets no spare, if each takes the smallest spare that fits, as in
+/// the pool.
 fn without_spare<'a>(
-    chosen: &'a [Chosen],
+    chosen: &'a [DeviceArgument],
     all: &[DeviceFacts],
     groups: &[GroupFacts],
 ) -> Option<&'a str> {
@@ -69,7 +71,7 @@ fn without_spare<'a>(
     let mut spares: Vec<u64> = all.iter().filter(is_there).map(|it| it.size_bytes).collect();
     spares.sort_unstable();
     for device in chosen {
-        // A spare is refused by the pool, in its words.
+        // A spare needs no spare. The pool refuses to fail it.
         let Some(facts) = device.facts.as_ref().filter(|it| !is_spare(it)) else { continue };
         let group = groups.iter().find(|group| group.number == facts.group);
         let needed = group.map_or(facts.pool_bytes, |group| group.member_bytes);
@@ -81,20 +83,20 @@ fn without_spare<'a>(
     None
 }
 
-/// Waits until a spare has the place of a device that has failed, and all that it should have.
 fn wait_for_spare(
-    at: &Controlled,
+    at: &ControlledPool,
     given: &str,
     failed: &DeviceFacts,
     output: &Output,
 ) -> anyhow::Result<()> {
     let pool = at.pool.display().to_string();
-    let (mut progress, mut patience) = (output.progress(), Patience::new());
+    let mut waiting = JobWait::new(output)?;
     let begun = Instant::now();
     loop {
         let all = devices(at)?;
         let own = all.into_iter().find(|it| it.slot == failed.slot && !is_spare(it));
         let own = own.ok_or_else(|| anyhow::anyhow!("{pool}: somebody took {given} out"))?;
+        let jobs = at.jobs()?;
         if own.id == failed.id {
             anyhow::ensure!(
                 own.state != "online" && own.state != "joining",
@@ -107,8 +109,7 @@ fn wait_for_spare(
                 failed.slot
             );
         } else if own.state == "joining" {
-            progress.tell("made anew, in bytes", own.copied_bytes, own.pool_bytes);
-            stop_with_its_job(at, &at.jobs()?)?;
+            stop_with_its_job(at, &jobs)?;
         } else {
             anyhow::ensure!(
                 own.state == "online",
@@ -118,13 +119,14 @@ fn wait_for_spare(
                 own.state,
                 own.slot
             );
-            progress.finish();
+            waiting.finish();
             let facts = json!({ "replaced": given, "by": own.path });
             let words = "a spare, stands for it, and has all";
             output.fact(&format!("{}, {words}", printable(&own.path)), &facts);
             return tell_lost(at, output);
         }
-        patience.wait();
+        let job = jobs.iter().find(|job| job.name.starts_with("rebuilding "));
+        waiting.step(at, (WorkUnit::Bytes(""), "rebuilt"), job)?;
     }
 }
 
@@ -132,7 +134,6 @@ fn wait_for_spare(
 mod tests {
     use super::*;
 
-    /// Goal: each device gets a spare of its own that is large enough, or is named.
     #[test]
     fn a_device_for_which_no_spare_is_left_is_named() {
         let spare = |size_bytes, state: &str| DeviceFacts {
@@ -145,7 +146,7 @@ mod tests {
             member_bytes,
             ..GroupFacts::default()
         });
-        let chosen = [("a", 0), ("b", 1), ("c", 0)].map(|(given, group)| Chosen {
+        let chosen = [("a", 0), ("b", 1), ("c", 0)].map(|(given, group)| DeviceArgument {
             given: given.to_owned(),
             asked: given.to_owned(),
             path: given.into(),

@@ -1,4 +1,4 @@
-//! `holdfast mount --all`: what the configuration says.
+//! `holdfast mount --all`: makes all mounts of the configuration.
 
 use std::ffi::OsString;
 
@@ -10,7 +10,7 @@ use crate::args::MountArgs;
 use crate::daemon::Relaunch;
 use crate::exit;
 use crate::output::Output;
-use crate::server::config::{Config, MountConfig};
+use server::hub::config::{Config, MountConfig};
 
 pub(super) fn run(args: &MountArgs, relaunch: &Relaunch, output: &Output) -> anyhow::Result<u8> {
     let path = args.config.as_deref().context("name a configuration with --config")?;
@@ -46,7 +46,8 @@ fn one(mount: &MountConfig, relaunch: &Relaunch, output: &Output) -> anyhow::Res
         output.fact(&format!("{shown} is mounted already"), &facts);
         return Ok(());
     }
-    // One at a time, each as by hand: the first of a pool opens it, and serves the others.
+    // One after the other, because the first mount of a pool starts the server that serves the
+    // others.
     let mut arguments: Vec<OsString> =
         vec!["--json".into(), "mount".into(), name.clone(), directory.into(), "--daemon".into()];
     if let Some(options) = &mount.options {

@@ -1,4 +1,5 @@
-//! A mount of a pool that a server has open: made here, served there.
+//! Mount of a pool that a server has open. This command mounts, and passes the FUSE connection to
+//! the server.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -9,41 +10,52 @@ use serde_json::json;
 
 use super::{device_of, directory_of, options_of};
 use crate::args::{MountArgs, PlacementName, TransportName};
-use crate::exit::{self, UsageError};
-use crate::mounts::{Closing, MountSpec};
-use crate::named::Named;
+use crate::exit;
 use crate::output::Output;
-use crate::patience::Patience;
-use crate::status::{self, CLOSE_TIME, Found};
+use control::UsageError;
+use server::backend::Backend;
+use server::mounts::{MountSpec, PoolClosingError};
+use server::named::PoolArgument;
+use server::patience::PollBackoff;
+use server::pool_names;
+use server::status::{self, CLOSE_TIME, DiscoveredServer};
 
-/// Has the server of the pool serve the mount; `None`: it has none.
-pub(super) fn over(args: &MountArgs, output: &Output) -> anyhow::Result<Option<u8>> {
-    let named = Named::of(device_of(args)?)?;
-    // Where there is no pool at all, opening it tells why.
+/// Mounts and hands the mount to the pool's server. `None` if there is no server.
+pub(super) fn over(
+    args: &MountArgs,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<Option<u8>> {
+    let named = PoolArgument::of(device_of(args)?)?;
+    // If the pool is missing, opening it reports that.
     let Ok(device) = named.device() else { return Ok(None) };
     let asked = Instant::now();
-    let mut patience = Patience::new();
+    let mut patience = PollBackoff::default();
     loop {
-        match once(args, &named, &device, output) {
-            // It was asked a moment before it closed the pool.
-            Err(error) if error.is::<Closing>() && asked.elapsed() < CLOSE_TIME => patience.wait(),
+        match once(args, &named, &device, (backend, output)) {
+            Err(error) if error.is::<PoolClosingError>() && asked.elapsed() < CLOSE_TIME => {
+                patience.wait()
+            }
             done => return done,
         }
     }
 }
 
-/// As [`over`], with a server that may be closing the pool by now: [`Closing`].
+/// Makes one attempt of [`over`]. Fails with [`PoolClosingError`] if the server is closing the
+/// pool.
 fn once(
     args: &MountArgs,
-    named: &Named,
+    named: &PoolArgument,
     device: &Path,
-    output: &Output,
+    (backend, output): (&dyn Backend, &Output),
 ) -> anyhow::Result<Option<u8>> {
     let socket = status::socket_to(device)?;
-    let is_its = |found: &Found| found.is_called(&socket) || found.has_member(device);
-    let Some(found) = status::find(device)?.filter(is_its) else { return Ok(None) };
+    let is_its = |found: &DiscoveredServer| found.is_called(&socket) || found.has_member(device);
+    let Some(found) = pool_names::server_at(device, backend)?.filter(is_its) else {
+        return Ok(None);
+    };
     if !found.advice().is_empty() {
-        // Killed, or stopped: the pool tells what it is.
+        // If the server was killed or is stopped, opening the pool reports that.
         return Ok(None);
     }
     refuse_options_of_the_pool(args, &found)?;
@@ -53,7 +65,7 @@ fn once(
         .map_err(|error| anyhow::anyhow!("{}: {error}", directory.display()))?;
     let spec = MountSpec {
         fileset: named.fileset.as_ref().map(ToString::to_string),
-        clone: named.clone.as_ref().map(|clone| clone.as_str().to_owned()),
+        snapshot: named.snapshot.as_ref().map(|snapshot| snapshot.as_str().to_owned()),
         directory: directory.as_os_str().as_bytes().to_vec(),
         options: options_text(args),
         threads: mount_options.thread_count,
@@ -78,7 +90,6 @@ fn once(
     Ok(Some(exit::DONE))
 }
 
-/// Returns the options as mount(8) would have them.
 fn options_text(args: &MountArgs) -> String {
     let shared = args.shared.then(|| "shared".to_owned());
     args.options.iter().cloned().chain(shared).collect::<Vec<_>>().join(",")
@@ -86,7 +97,7 @@ fn options_text(args: &MountArgs) -> String {
 
 fn tell(
     args: &MountArgs,
-    found: &Found,
+    found: &DiscoveredServer,
     (directory, has_replaced_dead): (&Path, bool),
     mount: &serde_json::Value,
     output: &Output,
@@ -110,8 +121,11 @@ fn tell(
     Ok(())
 }
 
-/// What the first mount has said for the pool, the second cannot say otherwise.
-fn refuse_options_of_the_pool(args: &MountArgs, found: &Found) -> Result<(), UsageError> {
+/// Refuses options that apply to the whole pool, which is open already.
+fn refuse_options_of_the_pool(
+    args: &MountArgs,
+    found: &DiscoveredServer,
+) -> Result<(), UsageError> {
     let given = [
         ("--cache", args.cache.0 != 256 << 20),
         ("--placement", args.placement != PlacementName::Log),

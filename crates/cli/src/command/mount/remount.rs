@@ -1,4 +1,4 @@
-//! `holdfast mount -o remount,...`: changes a mount that is there, in the kernel and at its server.
+//! `holdfast mount -o remount,...`: changes a mount in the kernel and at its server.
 
 use std::path::Path;
 
@@ -9,12 +9,13 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::args::MountArgs;
-use crate::exit::{self, UsageError};
-use crate::mounts::RemountSpec;
+use crate::exit;
 use crate::output::Output;
-use crate::status::{self, Answer, Found, Question};
+use control::UsageError;
+use control::wire::{WireAnswer, WireRequest};
+use server::mounts::RemountSpec;
+use server::status::{self, DiscoveredServer};
 
-/// Whether a mount that is there is to be changed.
 pub(super) fn is_asked(args: &MountArgs) -> Result<bool, UsageError> {
     let mut options = MountOptions::new("");
     apply(&mut options, &args.options)?;
@@ -22,7 +23,7 @@ pub(super) fn is_asked(args: &MountArgs) -> Result<bool, UsageError> {
 }
 
 pub(super) fn run(args: &MountArgs, output: &Output) -> anyhow::Result<u8> {
-    // As with mount(8), the source may be left out.
+    // Like mount(8), accepts a directory without a source.
     let given = args.directory.as_deref().or(args.device.as_deref());
     let given = given.ok_or_else(|| UsageError::new("name the directory of a mount"))?;
     let shown = given.display();
@@ -38,8 +39,8 @@ pub(super) fn run(args: &MountArgs, output: &Output) -> anyhow::Result<u8> {
     let mut spec = RemountSpec { device: entry.device, options: words, is_trial: true };
     ask(&server, &spec).with_context(as_it_was)?;
     spec.is_trial = false;
-    // Changes end in the kernel first, which refuses that while a file is open to be written, and
-    // begin at the server first.
+    // The kernel refuses to become read-only while a file is open for writing, so it must change
+    // before the server.
     if options.is_read_only {
         remount(&directory, &options)?;
         ask(&server, &spec).with_context(|| {
@@ -61,7 +62,7 @@ pub(super) fn run(args: &MountArgs, output: &Output) -> anyhow::Result<u8> {
     Ok(exit::DONE)
 }
 
-/// Returns the options that the mount is to have: what is not given stays as it is.
+/// Returns the current options of the mount, then the given ones, which override them.
 fn options_after(entry: &MountEntry, args: &MountArgs) -> String {
     let (of_all, own) = &entry.options;
     let access = if entry.is_read_only() { "ro" } else { "rw" };
@@ -88,10 +89,10 @@ fn remount(directory: &Path, options: &MountOptions) -> anyhow::Result<()> {
     })
 }
 
-/// Returns the server of the mount of a device number, or of a copy of it on another directory. A
-/// mounter's word for a number counts for nothing.
-fn server_of(device: &str) -> anyhow::Result<Found> {
-    let serves = |found: &Found| {
+/// Returns the server of the mount with this device number. Mounts of mounters do not count,
+/// because a mounter reports the number itself.
+fn server_of(device: &str) -> anyhow::Result<DiscoveredServer> {
+    let serves = |found: &DiscoveredServer| {
         let mounts = found.status["server"]["mounts"].as_array();
         let is_it = |mount: &Value| mount["device"] == device && mount["mounter"].is_null();
         mounts.is_some_and(|mounts| mounts.iter().any(is_it))
@@ -102,20 +103,19 @@ fn server_of(device: &str) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-/// Has the server do it.
-fn ask(server: &Found, spec: &RemountSpec) -> anyhow::Result<()> {
+fn ask(server: &DiscoveredServer, spec: &RemountSpec) -> anyhow::Result<()> {
     let request = serde_json::to_value(spec)?;
-    let question = Question::Remount { version: crate::control::VERSION, request };
+    let question = WireRequest::Remount { version: control::VERSION, request };
     match status::ask(&server.socket, &question)? {
-        Answer::Mounted(_) => Ok(()),
-        Answer::Error(error) => anyhow::bail!(error),
-        Answer::Closing => anyhow::bail!(status::CLOSING),
-        Answer::Status(_)
-        | Answer::Explain(_)
-        | Answer::Control(_)
-        | Answer::Ready
-        | Answer::Progress { .. }
-        | Answer::Transferred(_) => {
+        WireAnswer::Mounted(_) => Ok(()),
+        WireAnswer::Error(error) => anyhow::bail!(error),
+        WireAnswer::Closing => anyhow::bail!(status::CLOSING),
+        WireAnswer::Status(_)
+        | WireAnswer::Explain(_)
+        | WireAnswer::Control(_)
+        | WireAnswer::Ready
+        | WireAnswer::Progress { .. }
+        | WireAnswer::Transferred(_) => {
             anyhow::bail!("the server answered nonsense: is it a `holdfast` of another version?")
         }
     }

@@ -1,5 +1,5 @@
-//! The ports of `holdfast serve`: taken before pools are opened, so that one that is not free is
-//! told at once, and opened to clients when administrators can ask.
+//! Ports of `holdfast serve`. They are bound before the pools are opened, so that a port in use
+//! fails at once. Listening begins when the pools are served.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -9,23 +9,22 @@ use anyhow::Context;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// Connections that wait to be accepted; the kernel takes `net.core.somaxconn` where that is less.
+/// Length of the queue of listen(2), which the kernel bounds by `net.core.somaxconn`.
 const QUEUE_MAX: i32 = 4096;
-/// How long a port that is taken twice is tried to be opened.
+/// How long to retry to listen at a port that another process has bound too.
 const OPEN_TIME: Duration = Duration::from_secs(2);
 const OPEN_POLL: Duration = Duration::from_millis(20);
 
-/// Listens at once.
 pub(super) fn listen(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).map_err(|error| refusal(&error, (address, option)))
 }
 
-/// Takes a port, for [`open`]: until then connections are refused.
+/// Binds a port. Connections are refused until [`open`].
 pub(super) fn bind(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
     let bound = || {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // As std: connections of an earlier server that are closing are no reason to fail.
+        // As in std: closing connections of an earlier server do not block the port.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         net::bind(&socket, &address)?;
         Ok(TcpListener::from(socket))
@@ -33,14 +32,13 @@ pub(super) fn bind(address: SocketAddr, option: &str) -> anyhow::Result<TcpListe
     bound().map_err(|errno: Errno| refusal(&errno.into(), (address, option)))
 }
 
-/// Lets connections in at a port that [`bind`] has taken.
 pub(super) fn open(listener: &TcpListener, option: &str) -> anyhow::Result<()> {
     let address = listener.local_addr().context(option.to_owned())?;
     let begun = Instant::now();
     loop {
         match net::listen(listener, QUEUE_MAX) {
             Ok(()) => return Ok(()),
-            // A second server that is started by mistake has it too, until its pools are refused.
+            // Another server may have bound the port too. It ends when opening its pools fails.
             Err(Errno::ADDRINUSE) if begun.elapsed() < OPEN_TIME => {
                 std::thread::park_timeout(OPEN_POLL);
             }
@@ -53,10 +51,10 @@ fn refusal(error: &std::io::Error, (address, option): (SocketAddr, &str)) -> any
     anyhow::anyhow!("{option} {address}: {}", why_deaf(error, address))
 }
 
-/// The first port that needs no privilege, unless the machine is told otherwise.
+/// Default of `net.ipv4.ip_unprivileged_port_start`.
 const PRIVILEGED_PORTS_END: u16 = 1024;
 
-/// Says why nothing can listen at `address`, and what to do.
+/// Returns why listening failed, and the remedy.
 fn why_deaf(error: &std::io::Error, address: SocketAddr) -> String {
     let port = address.port();
     let kind = error.kind();
@@ -83,8 +81,8 @@ fn why_deaf(error: &std::io::Error, address: SocketAddr) -> String {
     }
 }
 
-/// Says that ports below 1024 say nothing of who asks, where that is so on this machine: its users
-/// may have them, and say by NFS that they are any other. `told` is what the kernel says.
+/// Warns if unprivileged users may bind ports below 1024, whose clients are trusted by exports.
+/// `told` is the content of `ip_unprivileged_port_start`.
 pub(super) fn danger_of_low_ports(told: &str) -> Option<String> {
     let start: u16 = told.trim().parse().ok()?;
     (start < PRIVILEGED_PORTS_END).then(|| {
@@ -96,7 +94,6 @@ pub(super) fn danger_of_low_ports(told: &str) -> Option<String> {
     })
 }
 
-/// Takes the ports for a portmapper's questions, by TCP, for [`open`], and UDP.
 pub(super) fn bind_both(address: SocketAddr) -> anyhow::Result<(TcpListener, UdpSocket)> {
     let listener = bind(address, "--portmap")?;
     let address = listener.local_addr().context("--portmap")?;
@@ -112,7 +109,6 @@ mod tests {
 
     use super::*;
 
-    /// Goal: the error names root only for a port that needs privilege.
     #[test]
     fn why_nothing_listens_is_told_by_port() {
         let told = |port: u16, errno: i32| {
@@ -129,7 +125,6 @@ mod tests {
         assert!(told(111, libc::EADDRINUSE).contains("another program"));
     }
 
-    /// Goal: where ports of root are everybody's that is told.
     #[test]
     fn low_ports_of_everybody_are_told() {
         assert_eq!(danger_of_low_ports("1024\n"), None);
@@ -140,8 +135,7 @@ mod tests {
         }
     }
 
-    /// Goal: a port that is taken lets nobody in before it is opened, and is told as taken to the
-    /// next that wants it open.
+    /// Goal: a bound port refuses connections until it is opened, and is then in use for others.
     #[test]
     fn a_port_that_is_taken_lets_nobody_in_before_it_is_opened() {
         let taken = bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--nfs").expect("there is a port");

@@ -1,5 +1,4 @@
-//! Unmount without a reachable server: its socket is gone, or belongs to another user. The pool's
-//! lock and the state of the pool then show whether the pool is closed.
+//! Unmount when the server cannot be reached. The pool's lock and log show whether it was closed.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,25 +8,24 @@ use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde_json::json;
 
-use super::{Mount, force, report, sync_within, take_away};
+use super::{MountIdentity, force, report, sync_within, take_away};
 use crate::args::UnmountArgs;
 use crate::args::members::MemberPaths;
-use crate::backend::{Backend, BackendError, OpenOptions, Placement};
-use crate::daemon;
-use crate::exit;
-use crate::holders::{self, holders_of};
-use crate::named::{Named, is_source_of};
 use crate::output::Output;
-use crate::patience::Patience;
-use crate::status;
+use crate::{daemon, exit};
+use server::backend::{Backend, BackendError, BackendOpenOptions, PlacementPolicyKind};
+use server::holders::{self, holders_of};
+use server::named::{PoolArgument, is_source_of, pool_of_source};
+use server::patience::PollBackoff;
+use server::pool_names;
+use server::status;
 
-/// Memory for the pages of a pool that is looked at.
+/// Cache for opening the pool to check that it was closed.
 const CACHE_BYTES: u64 = 16 << 20;
-/// As `mount` has it by default.
 const DEVICE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Takes the mount away, and waits within `--timeout` until its pool is closed, unless another
-/// mount keeps it open.
+/// Unmounts. Then waits within `--timeout` until the pool is closed, unless another mount keeps it
+/// open.
 pub(super) fn run(
     args: &UnmountArgs,
     directory: &Path,
@@ -36,9 +34,13 @@ pub(super) fn run(
     output: &Output,
 ) -> anyhow::Result<u8> {
     let shown = args.directory.display();
-    // Where the pool is not found by the name that the table has, its server may still have it.
-    let pool = Named::of(Path::new(&entry.source)).ok().and_then(|named| named.device().ok());
-    let held = pool.as_deref().map(Held::of).filter(Held::is_held);
+    // The pool in the mount table may not be found, though its server has it open.
+    let scanned = || {
+        let resolved = pool_names::resolve(Path::new(&entry.source), backend).ok()??;
+        PoolArgument::of(&resolved.argument).ok()?.device().ok()
+    };
+    let pool = pool_of_source(&entry.source).or_else(scanned);
+    let held = pool.as_deref().map(PoolLockHolders::of).filter(PoolLockHolders::is_held);
     let asked = Instant::now();
     let is_synced = sync_within(directory, args.timeout)?;
     anyhow::ensure!(
@@ -49,7 +51,8 @@ pub(super) fn run(
     );
     let mut cut_off = Vec::new();
     if args.force {
-        cut_off = force(&Mount::of(Some(entry), None, directory).map_err(anyhow::Error::msg)?)?;
+        cut_off =
+            force(&MountIdentity::of(Some(entry), None, directory).map_err(anyhow::Error::msg)?)?;
     } else {
         take_away(directory, args)?;
     }
@@ -78,7 +81,7 @@ pub(super) fn run(
         return Ok(exit::DONE);
     }
     held.wait(args.timeout).with_context(|| format!("{shown} is unmounted"))?;
-    // Where its run directory has gone it could leave none.
+    // A server whose run directory is gone cannot record the error of a failed close.
     let words = status::last_words_of(&pool).ok();
     for pid in &held.by {
         let left = |words| daemon::take_last_words(words, pid.cast_unsigned());
@@ -94,23 +97,22 @@ pub(super) fn run(
     Ok(exit::DONE)
 }
 
-/// Refuses to call a pool closed whose log is still to be replayed. One that is open again, or that
-/// cannot be looked at, is not ours to judge.
+/// Fails if the pool's log must be replayed. If the pool is open again or cannot be opened, passes.
 pub(super) fn check_closed(shown: &Path, pool: &Path, backend: &dyn Backend) -> anyhow::Result<()> {
-    let options = OpenOptions {
+    let options = BackendOpenOptions {
         device: pool.to_owned(),
         members: MemberPaths::NONE.hints(),
         is_read_only: true,
         may_replay: false,
         has_no_atime: true,
         cache_bytes: CACHE_BYTES,
-        placement: Placement::Log,
+        placement: PlacementPolicyKind::Log,
         commit_interval: Duration::ZERO,
         device_deadline: DEVICE_DEADLINE,
-        discards: crate::backend::Discards::Off,
+        discards: server::backend::DiscardMode::Off,
         is_forced: false,
         fileset: None,
-        clone: None,
+        snapshot: None,
     };
     match backend.open(&options) {
         Ok(opened) => Ok(opened.close()?),
@@ -124,8 +126,7 @@ pub(super) fn check_closed(shown: &Path, pool: &Path, backend: &dyn Backend) -> 
     }
 }
 
-/// Returns where else the pool is mounted: here, or where its server is.
-fn other_mounts(pool: &Path, entry: &MountEntry, held: &Held) -> Vec<PathBuf> {
+fn other_mounts(pool: &Path, entry: &MountEntry, held: &PoolLockHolders) -> Vec<PathBuf> {
     let mut mounts = mountpoint::mounts().unwrap_or_default();
     for &pid in &held.by {
         mounts.extend(mountpoint::mounts_of(pid).unwrap_or_default());
@@ -138,19 +139,18 @@ fn other_mounts(pool: &Path, entry: &MountEntry, held: &Held) -> Vec<PathBuf> {
     mounts.into_iter().filter(is_other).map(|it| it.directory).collect()
 }
 
-/// The lock of a pool, and who had it.
-struct Held {
+struct PoolLockHolders {
     pool: PathBuf,
     by: Vec<i32>,
 }
 
-impl Held {
-    fn of(pool: &Path) -> Held {
-        Held { pool: pool.to_owned(), by: holders_of(pool) }
+impl PoolLockHolders {
+    fn of(pool: &Path) -> PoolLockHolders {
+        PoolLockHolders { pool: pool.to_owned(), by: holders_of(pool) }
     }
 
-    /// Whether those who had the lock have it still. Where the kernel names nobody, as of another
-    /// namespace of processes, the lock itself is tried.
+    /// Whether a process still has the lock. If no process is known, because it is in another PID
+    /// namespace, tries to take the lock.
     fn is_held(&self) -> bool {
         if !self.by.is_empty() {
             let now = holders_of(&self.pool);
@@ -162,9 +162,8 @@ impl Held {
         })
     }
 
-    /// Waits until they have let go of it.
     fn wait(&self, timeout: Duration) -> anyhow::Result<()> {
-        let (asked, mut patience) = (Instant::now(), Patience::new());
+        let (asked, mut patience) = (Instant::now(), PollBackoff::default());
         while self.is_held() {
             let by: Vec<String> = self.by.iter().map(|&pid| holders::process(pid)).collect();
             let by = if by.is_empty() { "another process".to_owned() } else { by.join(", ") };

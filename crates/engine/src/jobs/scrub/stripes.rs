@@ -1,22 +1,23 @@
-//! Scrub of a pool in stripes: segments in use, each as it is kept.
+//! Scrub of stripes: of the segments in use.
 //!
-//! Policy, for a segment under parity:
+//! Policy for a segment with parity:
 //!
-//! 1. A summary that does not verify, and does as the rest of its row says, is written again.
-//! 2. Every block that a summary lists is verified, whether or not its rows agree. One that does
-//!    not verify is rebuilt from its row and written again: where no map leads to it, somebody may
-//!    have written it and not entered it in his map yet. Where its row does not give it either, and
-//!    nobody has it, it is dead.
-//! 3. Rows that do not agree get a new parity, with all rows that blocks tie them to, if every
-//!    block in them that somebody has verifies. Else parity is all that is left of what is bad.
-//!    Where nothing was written in this life of the segment rows are of an earlier one, which had
-//!    pages: they stay, and the write that comes there makes them whole.
+//! 1. A summary that verifies only when reconstructed from its row is rewritten.
+//! 2. Every block that a summary lists is verified, even in consistent rows. A block that does not
+//!    verify is reconstructed from its row and rewritten, even if no map points to it, because its
+//!    map update may still be in progress. If reconstruction fails too and no file maps the block,
+//!    it is unused.
+//! 3. Inconsistent rows get new parity, together with all rows that blocks connect to them, if
+//!    every mapped block in them verifies. Otherwise the old parity stays, since the bad block may
+//!    be reconstructed from it some day. Rows that this incarnation has not written hold remnants
+//!    of an earlier one. They stay, and the next write makes them consistent.
 //!
-//! In a metadata segment both copies of each page are held against each other, as in a mirror.
+//! In a metadata segment the two copies of each page are compared, as in a mirror.
 //!
-//! If a member of a raid5 is missing, its units are computed from the others. Blocks are verified
-//! as usual, and so are pages with one copy left. What does not verify may be good on that member.
-//! Parity and second copies on that member are not compared; the report says how much that is.
+//! If a member of a raid5 is absent, its units are computed from the others. Blocks are verified as
+//! usual, and so are pages of which one copy remains. A block that does not verify may be good on
+//! the absent member. Parity and second copies on that member are not compared, and the report
+//! counts those bytes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,42 +25,39 @@ use std::sync::atomic::Ordering;
 
 use format::geometry::Geometry;
 use format::page::PAGE_BYTES;
-use runtime::planted::{self, Planted};
-use storage::device::{Purpose, Redundancy};
-use storage::volume::{Compared, ParityMended};
+use runtime::planted;
+use storage::device::{IoPurpose, Redundancy};
+use storage::volume::{ParityCheckOutcome, RedundancyComparison};
 
 use super::{Scrub, has_copy, is_summary_of};
-use crate::alloc::Pin;
+use crate::alloc::SegmentPin;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
-use crate::jobs::pieces::{Listed, listed_in, rows_around};
-use crate::vnode::{Affected, Core};
+use crate::file::{AffectedObject, Core};
+use crate::jobs::pieces::{ListedBlock, listed_in, rows_around};
 
-/// A segment under parity while it is looked at.
-struct Rows<'a> {
-    /// First byte of the pool.
+/// A segment with parity during its scrub.
+struct ScrubRows<'a> {
     start: u64,
     geometry: &'a Geometry,
-    /// The allocation group that it lies in.
     group: u32,
-    /// The blocks that somebody has, or may have.
-    blocks: &'a [Listed],
-    /// Of those the ones that are lost: by where they lie.
+    /// Blocks that a file maps, or may map.
+    blocks: &'a [ListedBlock],
     lost: &'a BTreeSet<usize>,
-    /// Where what was written in this life of the segment ends, as a byte of it.
+    /// End of the part written in this incarnation, in bytes of the segment.
     filled: usize,
 }
 
-impl Rows<'_> {
-    /// Returns the rows, as bytes of the segment, that the one of byte `at` is tied to by blocks
-    /// which lie in several; `None`: one of these is lost.
+impl ScrubRows<'_> {
+    /// Returns the rows that blocks across rows connect with the row of byte `at`. `None` if one of
+    /// these blocks is lost.
     fn tied_to(&self, at: usize) -> Option<Range<usize>> {
         let mut range = rows_around(self.geometry, self.group, &(at..at + 1));
         loop {
             let before = range.clone();
             for block in self.blocks_in(&before) {
                 let is_lost = self.lost.contains(&block.range.start);
-                if is_lost && !planted::is(Planted::ScrubTrustsBadRow) {
+                if is_lost && !planted!(ScrubTrustsBadRow) {
                     return None;
                 }
                 let rows = rows_around(self.geometry, self.group, &block.range);
@@ -71,33 +69,30 @@ impl Rows<'_> {
         }
     }
 
-    /// Whether rows are of an earlier life of the segment: nothing was written there since.
     fn are_unwritten(&self, range: &Range<usize>) -> bool {
-        range.start >= self.filled
-            && self.blocks_in(range).next().is_none()
-            && !planted::is(Planted::UnwrittenRowsMended)
+        range.start >= self.filled && self.blocks_in(range).next().is_none()
     }
 
-    fn blocks_in(&self, range: &Range<usize>) -> impl Iterator<Item = &Listed> {
+    fn blocks_in(&self, range: &Range<usize>) -> impl Iterator<Item = &ListedBlock> {
         let range = range.clone();
-        let overlaps =
-            move |block: &&Listed| block.range.start < range.end && range.start < block.range.end;
+        let overlaps = move |block: &&ListedBlock| {
+            block.range.start < range.end && range.start < block.range.end
+        };
         self.blocks.iter().filter(overlaps)
     }
 }
 
 impl Scrub {
-    /// Looks at a segment, which is pinned, and repairs what is bad in it.
     pub(in crate::jobs) fn mend_segment(
         &self,
         core: &Core,
-        pin: &Pin<'_>,
-        compared: Compared,
+        pin: &SegmentPin<'_>,
+        compared: RedundancyComparison,
     ) -> FsResult<()> {
         self.counts.differing.fetch_add(wide(compared.differing.len()), Ordering::Relaxed);
         match pin.kept {
             Redundancy::Copies => {
-                let Compared { differing, alone, .. } = compared;
+                let RedundancyComparison { differing, alone, .. } = compared;
                 let pages = differing.iter().chain(&alone);
                 pages.for_each(|&offset| self.mend_page_at(core, pin, offset));
                 Ok(())
@@ -106,14 +101,19 @@ impl Scrub {
         }
     }
 
-    fn mend_page_at(&self, core: &Core, pin: &Pin<'_>, offset: u64) {
+    fn mend_page_at(&self, core: &Core, pin: &SegmentPin<'_>, offset: u64) {
         if let Some(place) = core.store.geometry().place_at(offset) {
             self.mend_page(core, place, pin.incarnation);
         }
     }
 
-    fn mend_rows(&self, core: &Core, pin: &Pin<'_>, compared: Compared) -> FsResult<()> {
-        let Compared { mut bytes, differing, is_short, .. } = compared;
+    fn mend_rows(
+        &self,
+        core: &Core,
+        pin: &SegmentPin<'_>,
+        compared: RedundancyComparison,
+    ) -> FsResult<()> {
+        let RedundancyComparison { mut bytes, differing, is_short, .. } = compared;
         let geometry = core.store.geometry();
         let start = geometry.segment_place(pin.id.group, pin.id.segment);
         let first = geometry.device_offset(start, 1).unwrap_or(0);
@@ -130,21 +130,21 @@ impl Scrub {
         }
         blocks.retain(|block| !dead.contains(&block.range.start));
         if is_short {
-            // Nothing tells what parity should be.
+            // The right parity is not known.
             return Ok(());
         }
         let group = pin.id.group;
         let filled = index_wide(u64::from(pin.filled) << geometry.fragment_shift);
-        let rows = Rows { start: first, geometry, group, blocks: &blocks, lost: &lost, filled };
+        let rows =
+            ScrubRows { start: first, geometry, group, blocks: &blocks, lost: &lost, filled };
         self.mend_parities(core, &rows, &differing)
     }
 
-    /// Writes summaries again that do not verify and do as the rest of their rows say; `bytes`
-    /// becomes what they are.
+    /// Rewrites summaries that verify only when reconstructed, on the member and in `bytes`.
     fn mend_summaries(
         &self,
         core: &Core,
-        (pin, first): (&Pin<'_>, u64),
+        (pin, first): (&SegmentPin<'_>, u64),
         differing: &[u64],
         bytes: &mut [u8],
     ) -> FsResult<()> {
@@ -156,7 +156,7 @@ impl Scrub {
             if is_summary(page) || !has_copy(&core.store.volume, place, &is_summary) {
                 continue;
             }
-            let healed = core.store.volume.heal(Purpose::Cleaner, place, PAGE_BYTES, &is_summary);
+            let healed = core.store.volume.heal(IoPurpose::Cleaner, place, PAGE_BYTES, &is_summary);
             let healed = healed.map_err(|error| core.store.journal.fail(&error))?;
             self.counts.count(Some(&healed), || format!("the summary at {place}").into());
             if let Some(good) = healed.bytes {
@@ -166,12 +166,17 @@ impl Scrub {
         Ok(())
     }
 
-    /// Rebuilds a block that does not verify. Returns whether it does now. `who` is told of what is
-    /// lost; `None`: no map leads to it, so that nothing may be.
-    fn mend_block(&self, core: &Core, block: &Listed, who: Option<Affected>) -> FsResult<bool> {
+    /// Reconstructs a bad block. Returns whether it then verifies. `who` is the owner to report, if
+    /// a map points to the block.
+    fn mend_block(
+        &self,
+        core: &Core,
+        block: &ListedBlock,
+        who: Option<AffectedObject>,
+    ) -> FsResult<bool> {
         let length = block.range.len();
         let is_it = |bytes: &[u8]| block.is_it(bytes);
-        let healed = core.store.volume.heal(Purpose::Cleaner, block.place, length, &is_it);
+        let healed = core.store.volume.heal(IoPurpose::Cleaner, block.place, length, &is_it);
         match healed {
             Ok(healed) => {
                 let is_good = healed.bytes.is_some();
@@ -182,7 +187,7 @@ impl Scrub {
                 }
                 Ok(is_good)
             }
-            // It was put together, and the member that is to have it does not take it.
+            // Reconstructed, but a member has refused the write.
             Err(error) => {
                 core.store.journal.check_alive()?;
                 tracing::warn!(%error, "a scrub cannot write again what it has put together");
@@ -194,7 +199,7 @@ impl Scrub {
         }
     }
 
-    fn mend_parities(&self, core: &Core, rows: &Rows<'_>, differing: &[u64]) -> FsResult<()> {
+    fn mend_parities(&self, core: &Core, rows: &ScrubRows<'_>, differing: &[u64]) -> FsResult<()> {
         let wanted: BTreeSet<usize> =
             differing.iter().map(|offset| index_wide(offset - rows.start)).collect();
         let mut done = 0;
@@ -218,9 +223,11 @@ impl Scrub {
             let mended = core.store.volume.mend_parity(pool, &are_good, None);
             done = range.end;
             match mended.map_err(|error| core.store.journal.fail(&error))? {
-                ParityMended::Agrees => {}
-                ParityMended::Written => _ = self.counts.parities.fetch_add(1, Ordering::Relaxed),
-                ParityMended::Left => _ = self.counts.unused.fetch_add(1, Ordering::Relaxed),
+                ParityCheckOutcome::Agrees => {}
+                ParityCheckOutcome::Written => {
+                    _ = self.counts.parities.fetch_add(1, Ordering::Relaxed)
+                }
+                ParityCheckOutcome::Left => _ = self.counts.unused.fetch_add(1, Ordering::Relaxed),
             }
         }
         Ok(())

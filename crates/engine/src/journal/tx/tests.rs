@@ -67,24 +67,24 @@ fn a_place_given_out_twice_and_a_count_below_zero_are_refused() {
     assert_eq!(Delta::AddU64 { offset: 200, delta: -1 }.apply(&mut page, &[]), None);
 }
 
-/// Goal: a transaction that comes to own bytes of a page of which it has windows already finds
-/// and changes them as they are. Method: after its windows were copied, another transaction
-/// changes other bytes; then it sets these back to what they were before. It has few windows,
-/// or as many as one page may have, or takes the whole page at last.
+/// Goal: a transaction with windows of a page sees and edits the current bytes outside of them.
+/// Method: after the windows were copied, another transaction changes other bytes, and the first
+/// sets these back. Cases: one window, the most windows of a page, and one window before the whole
+/// page is taken.
 #[test]
 fn a_window_has_the_page_as_it_is_when_the_window_is_taken() {
     const MARK: usize = PAGE_BYTES - WORD_BYTES;
     for (windows, takes_page) in [(1, false), (PAGE_WINDOWS_MAX, false), (1, true)] {
         let pool = new_pool();
         let store = &pool.core().store;
-        let (place, kind) = (store.geometry().root_place(), PageKind::Anode);
+        let (place, kind) = (store.geometry().group_layout().root_place(), PageKind::Anode);
         let owner = PageOwner::default();
         let put = |change: &mut Change<'_>, offset: usize, value: u8| {
             let range = offset..offset + WORD_BYTES;
             let own = change.edit_range(place, kind, owner, range).expect("it is there");
             std::mem::replace(&mut own[0], value)
         };
-        let begin = || store.begin_pool(Reservation::SMALL).expect("there is room");
+        let begin = || store.begin_pool(LogCredits::SMALL).expect("there is room");
         let mut early = begin();
         for window in 1..=windows {
             put(&mut early, MARK - 2 * window * WORD_BYTES, 1);

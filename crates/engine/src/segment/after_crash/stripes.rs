@@ -1,33 +1,32 @@
-//! In stripes: inline log data goes to its place by whole stripes, with the summary that lists it.
+//! Recovery of inline log data with stripes: whole stripes are written, with the summaries.
 //!
-//! The segment is read with what the log has laid over it, and the stripes that differ are written,
-//! data and parity. A stripe that was in flight when the power went may hold units of two ages: it
-//! is written too, so that what is believed from now on is there whichever member is lost.
+//! The segment is read and overlaid with the logged blocks. Changed stripes are written, with
+//! parity. So is a stripe that was in flight at the crash, since its units may be of two ages:
+//! afterwards it survives the loss of any member.
 //!
-//! # What a member does not give
+//! # Unreadable pages
 //!
-//! One rule: *the log comes first*. A page that its member does not give, for that is away or the
-//! sector is bad, is what makes the sum of its column right once the pages that the log has lie in
-//! it; only what is unknown even then is lost (`RK1` and `RK2` of `storage::volume`).
+//! *The log comes first*: the logged pages are put in before an unreadable page (absent member, bad
+//! sector) is computed from its column. Only pages unknown even then are lost (`RK1` and `RK2` of
+//! `storage::volume`).
 //!
-//! It is right whatever the stripe was. Was it durable, then the members had in these places what
-//! the log has, bit for bit, and the parity that is there was made with it: so the sum gives the
-//! neighbour as it was, also where the page under the logged block itself is bad, which would be a
-//! second unknown one in the column. Was it not durable, then the sum is of two ages and the
-//! neighbour comes out as nobody's bytes: but then nothing of its partial segment is committed
-//! except what the log has, so nobody has a pointer to it.
+//! This is right for both kinds of stripe. In a durable stripe the members had stored the logged
+//! bytes, and parity matches them. So the column yields the unreadable page even if the logged
+//! block's own sector is bad, which would be a second unknown. In any other stripe the column mixes
+//! two ages, and the computed page is garbage. But nothing in its partial segment is committed
+//! outside the log, so no pointer leads to that page.
 //!
-//! A stripe in which the log changes nothing and of which a page is lost stays as it is. One that
-//! must be written for the log's sake has zeros in a bad sector that nothing else gives, and keeps
-//! its parity where the other unknown page is of a member that is away: if that comes back with
-//! it, both are there again. What is lost so and in use is named when the pool is open.
+//! A stripe without logged changes and with a lost page is left alone. If a stripe must be written,
+//! a bad sector that cannot be computed gets zeros. If the second unknown belongs to an absent
+//! member, the stripe keeps its parity: when the member returns, both are restored. Lost blocks in
+//! use are reported once the pool is open.
 //!
 //! # Crashes
 //!
-//! A stripe before the first that the log names is not touched: it may hold what is committed and
-//! nowhere else. Behind that, partial segments that were durable are written as they were, so any
-//! part of it is harmless; of those that were not, nothing is committed but what the log has, and a
-//! second crash finds it there. Decision 0065 has the argument.
+//! Stripes before the first logged block are not touched: they may hold the only copy of committed
+//! data. From there on, durable partial segments are rewritten unchanged, so an incomplete rewrite
+//! is harmless. The others have nothing committed outside the log, which a second crash still
+//! finds. Decision 0065 has the argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -36,35 +35,38 @@ use std::rc::Rc;
 use format::ids::{Lsn, Place};
 use format::page::PAGE_BYTES;
 use format::pointer::BlockPointer;
-use format::summary::{Summary, SummaryEntry, SummaryKind};
+use format::summary::{SegmentSummary, SummaryEntry, SummaryKind};
 use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
-use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes};
-use storage::volume::{RowsKnown, Volume};
+use runtime::planted;
+use storage::device::{AlignedBuffer, DeviceError, IoPurpose, SharedBytes};
+use storage::volume::{KnownRows, Volume};
 
-use super::{Left, LostBlock, offsets_of, read_segment, usage_of};
+use super::{LostBlock, SegmentRecovery, offsets_of, read_segment, usage_of};
 use crate::alloc::SegmentId;
 use crate::convert::{index_wide, narrow, wide};
-use crate::journal::KeptLogData;
+use crate::journal::ReplayedLogData;
 
-/// A segment as it was read, and with what the log has.
-struct Read {
-    /// As the members give it.
+/// A segment as read, and as it should be. Offsets are those of pages, in bytes.
+struct StripedSegmentImage {
+    /// As the members return it.
     found: AlignedBuffer,
-    /// Where pages begin that they do not give.
     unread: BTreeSet<usize>,
-    /// With what the log has, and what follows from it.
+    /// With logged and computed pages.
     bytes: AlignedBuffer,
-    /// Where pages begin that do not follow from it either.
+    /// Pages that cannot be computed.
     lost: BTreeSet<usize>,
-    /// Where pages begin that may be right, of a member that joins and beside it.
+    /// Pages that may be right, depending on the progress of a joining member's rebuild (RK3).
     uncertain: BTreeSet<usize>,
-    /// What all that comes of; `None`: nothing but copies in memory.
-    rows: Option<RowsKnown>,
+    /// The rows that were read. `None` on a volume without rows.
+    rows: Option<KnownRows>,
 }
 
-impl Read {
-    fn of(volume: &Volume, start: Place, kept: &BTreeMap<u32, &KeptLogData<'_>>) -> Read {
+impl StripedSegmentImage {
+    fn of(
+        volume: &Volume,
+        start: Place,
+        kept: &BTreeMap<u32, &ReplayedLogData<'_>>,
+    ) -> StripedSegmentImage {
         let (geometry, shift) = (volume.geometry(), volume.geometry().fragment_shift);
         let known = kept.iter().map(|(offset, block)| {
             let at = index_wide(u64::from(*offset) << shift);
@@ -75,7 +77,7 @@ impl Read {
         let length_bytes = index_wide(geometry.segment_bytes());
         let rows = volume.read_known(start, length_bytes, &known);
         let mut read = match rows {
-            Some(rows) => Read {
+            Some(rows) => StripedSegmentImage {
                 found: AlignedBuffer::clone(&rows.found),
                 unread: rows.unread.clone(),
                 bytes: AlignedBuffer::clone(&rows.bytes),
@@ -90,28 +92,33 @@ impl Read {
                     lost.retain(|page| !(at..at + bytes.len()).contains(page));
                 }
                 let bytes = AlignedBuffer::clone(&found);
-                Read { found, unread, bytes, lost, uncertain: BTreeSet::new(), rows: None }
+                StripedSegmentImage {
+                    found,
+                    unread,
+                    bytes,
+                    lost,
+                    uncertain: BTreeSet::new(),
+                    rows: None,
+                }
             }
         };
         put(volume, &mut read.bytes, kept);
         read
     }
 
-    /// Whether a stripe is as the members gave it.
     fn is_as_found(&self, stripe: &Range<usize>, new: &[u8]) -> bool {
         let is_rebuilt = |page: &usize| stripe.contains(page) && !self.lost.contains(page);
         new == &self.found[stripe.clone()] && !self.unread.iter().any(is_rebuilt)
     }
 }
 
-/// Writes the blocks of `kept`, by their offsets in the segment, and summaries for those that none
-/// lists, not yet durable. `log` is the last chunk of the log, to its end. Returns how many blocks
-/// these list.
+/// Writes stripes with the blocks of `kept`, keyed by offset, and summaries for unlisted ones, not
+/// yet durable. Returns the number of blocks listed.
 pub(super) fn write_home(
     volume: &Volume,
     superblock: &Superblock,
     id: SegmentId,
-    kept: &BTreeMap<u32, &KeptLogData<'_>>,
+    kept: &BTreeMap<u32, &ReplayedLogData<'_>>,
     log: &Range<Lsn>,
     lost: &mut Vec<LostBlock>,
 ) -> Result<u64, DeviceError> {
@@ -120,14 +127,14 @@ pub(super) fn write_home(
         (geometry.stripe_fragments(id.group), geometry.segment_place(id.group, id.segment));
     let Some((&lowest, _)) = kept.first_key_value() else { return Ok(0) };
     let first = lowest / stripe * stripe;
-    let read = Read::of(volume, start, kept);
+    let read = StripedSegmentImage::of(volume, start, kept);
     let (mut bytes, mut count) = (AlignedBuffer::clone(&read.bytes), 0);
     let mut left = None;
     if let Some(usage) = usage_of(volume, superblock, id, log.end) {
         let (summaries, listed) = (BTreeMap::new(), BTreeSet::new());
         let first = Some(first);
         let unread = offsets_of(geometry, &read.lost);
-        let own = left.insert(Left {
+        let own = left.insert(SegmentRecovery {
             volume,
             superblock,
             id,
@@ -151,22 +158,20 @@ pub(super) fn write_home(
         let range = bytes_of(at)..bytes_of(geometry.stripe_end(id.group, at + 1));
         let (new, place) = (&bytes[range.clone()], start.advance(at));
         let is_as_found = read.is_as_found(&range, new);
-        if is_as_found && volume.agrees(Purpose::Cleaner, place, range.len()) {
+        let agrees = || volume.agrees(IoPurpose::Cleaner, place, range.len());
+        if is_as_found && (agrees() || planted!(LogDataWithoutParity)) {
             continue;
         }
         let lost_here = read.lost.range(range.clone());
         if is_as_found && lost_here.clone().next().is_some() {
-            // A member that is away may have what nobody gives now, and has it as it was. Of what
-            // was in flight the others may have more.
+            // An absent member may have the lost page, and may lack other writes that were in
+            // flight.
             volume.note_missed(place, range.len())?;
-            continue;
-        }
-        if planted::is(Planted::LogDataWithoutParity) && is_as_found {
             continue;
         }
         written_over.extend(lost_here.chain(read.uncertain.range(range.clone())).copied());
         let data = vec![SharedBytes::from(AlignedBuffer::copy_of(new))];
-        volume.submit_write(Purpose::Data, place, data).wait()?;
+        volume.submit_write(IoPurpose::Data, place, data).wait()?;
     }
     if let Some(left) = left {
         left.name_lost(&written_over, kept, lost);
@@ -174,8 +179,7 @@ pub(super) fn write_home(
     Ok(count)
 }
 
-/// Puts the logged blocks over the bytes of their segment.
-fn put(volume: &Volume, bytes: &mut AlignedBuffer, kept: &BTreeMap<u32, &KeptLogData<'_>>) {
+fn put(volume: &Volume, bytes: &mut AlignedBuffer, kept: &BTreeMap<u32, &ReplayedLogData<'_>>) {
     let shift = volume.geometry().fragment_shift;
     for (offset, block) in kept {
         let from = index_wide(u64::from(*offset) << shift);
@@ -183,11 +187,15 @@ fn put(volume: &Volume, bytes: &mut AlignedBuffer, kept: &BTreeMap<u32, &KeptLog
     }
 }
 
-impl Left<'_> {
-    /// Takes summaries that have rotted from the rest of their rows: what they list could not be
-    /// looked at else, and parity would be made to match what of it has rotted with them.
-    fn take_summaries(&mut self, kept: &BTreeMap<u32, &KeptLogData<'_>>, rows: Option<&RowsKnown>) {
-        let Some(rows) = rows.filter(|_| !planted::is(Planted::SummaryNotFromRow)) else { return };
+impl SegmentRecovery<'_> {
+    /// Reconstructs damaged summaries from their rows, so that the blocks that they list are
+    /// checked, and new parity does not cover the damage.
+    fn take_summaries(
+        &mut self,
+        kept: &BTreeMap<u32, &ReplayedLogData<'_>>,
+        rows: Option<&KnownRows>,
+    ) {
+        let Some(rows) = rows else { return };
         let step = self.geometry().page_fragments();
         let is_kept = |offset: u32| {
             let before = kept.range(..=offset).next_back();
@@ -212,13 +220,12 @@ impl Left<'_> {
         }
     }
 
-    /// Looks at the blocks behind the first logged one that summaries list and the log does not
-    /// have. One that does not verify and does as the rest of its row says is taken from there:
-    /// else its parity would be made to match what has rotted.
+    /// Reconstructs listed, unlogged blocks that fail their check, so that new parity does not
+    /// cover the damage.
     fn heal_listed(
         &mut self,
-        kept: &BTreeMap<u32, &KeptLogData<'_>>,
-        rows: Option<&RowsKnown>,
+        kept: &BTreeMap<u32, &ReplayedLogData<'_>>,
+        rows: Option<&KnownRows>,
     ) -> Result<(), DeviceError> {
         for (summary, entry) in self.listed_but(kept) {
             self.heal_block(&summary, &entry, rows)?;
@@ -226,11 +233,11 @@ impl Left<'_> {
         Ok(())
     }
 
-    /// Returns the blocks that summaries list and the log does not have, each with its summary.
+    /// Returns the listed, unlogged blocks, each with its summary.
     fn listed_but(
         &self,
-        kept: &BTreeMap<u32, &KeptLogData<'_>>,
-    ) -> Vec<(Rc<Summary>, SummaryEntry)> {
+        kept: &BTreeMap<u32, &ReplayedLogData<'_>>,
+    ) -> Vec<(Rc<SegmentSummary>, SummaryEntry)> {
         let mut listed = Vec::new();
         for &at in self.summaries.keys() {
             let from = index_wide(u64::from(at) << self.geometry().fragment_shift);
@@ -244,11 +251,11 @@ impl Left<'_> {
         listed
     }
 
-    /// Tells of what lay in `pages`, which were written over, and in use.
+    /// Adds the used blocks in `pages`, which were overwritten unread, to `lost`.
     fn name_lost(
         &self,
         pages: &BTreeSet<usize>,
-        kept: &BTreeMap<u32, &KeptLogData<'_>>,
+        kept: &BTreeMap<u32, &ReplayedLogData<'_>>,
         lost: &mut Vec<LostBlock>,
     ) {
         let shift = self.geometry().fragment_shift;
@@ -276,16 +283,16 @@ impl Left<'_> {
 
     fn heal_block(
         &mut self,
-        summary: &Summary,
+        summary: &SegmentSummary,
         entry: &SummaryEntry,
-        rows: Option<&RowsKnown>,
+        rows: Option<&KnownRows>,
     ) -> Result<(), DeviceError> {
         let geometry = self.volume.geometry();
         let end = u64::from(entry.offset) + u64::from(entry.fragments);
         let is_inside = end <= u64::from(geometry.segment_fragments);
-        // One that reaches into a stripe that is written may have rotted there.
+        // Blocks before the first rewritten stripe cannot be damaged by the rewrite.
         let is_before = self.first.is_some_and(|first| end <= u64::from(first));
-        // The bytes past what is stored are zeros, however long a block is.
+        // Bounds the shift before the check, since bytes past the stored part count as zeros.
         let is_block = format::geometry::BLOCK_SHIFTS.contains(&entry.block_shift);
         if !is_inside || is_before || !is_block || summary.partial_start > entry.offset {
             return Ok(());
@@ -302,8 +309,8 @@ impl Left<'_> {
         if is_it(&self.bytes[from..from + length]) {
             return Ok(());
         }
-        // One that was never whole has no version that verifies, and nobody points to it.
-        let healed = self.volume.heal(Purpose::Cleaner, place, length, &is_it);
+        // A block that was never whole has no good version, and no pointer.
+        let healed = self.volume.heal(IoPurpose::Cleaner, place, length, &is_it);
         let healed = healed.ok().and_then(|healed| healed.bytes);
         let with_log = || rows.and_then(|rows| rows.healed(from..from + length, &is_it));
         if let Some(good) = healed.or_else(with_log) {

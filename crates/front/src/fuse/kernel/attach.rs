@@ -1,5 +1,4 @@
-//! Putting a connection to the kernel under a directory: by mount(2), or where that is not allowed
-//! by the helper `fusermount3`, which is setuid.
+//! Mounting: by mount(2), or without privilege by the setuid helper `fusermount3`.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
@@ -13,16 +12,16 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::device::Device;
+use super::device::FuseDevice;
 use crate::fuse::MountOptions;
 use crate::fuse::mountpoint::MOUNT_TYPE;
 use crate::fuse::server::REQUEST_BYTES_MAX;
 
-/// Where the helper looks for the number of the socket over which it hands the connection.
+/// Environment variable with the number of the socket on which the helper returns the connection.
 const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// Mounts `directory`, an absolute path, and returns the connection; the kernel sends INIT first.
-pub(super) fn attach(directory: &Path, options: &MountOptions) -> io::Result<Device> {
+/// Mounts `directory`, an absolute path, and returns the connection. The kernel sends INIT first.
+pub(super) fn attach(directory: &Path, options: &MountOptions) -> io::Result<FuseDevice> {
     match by_ourselves(directory, options) {
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
             by_helper(directory, options)
@@ -31,8 +30,8 @@ pub(super) fn attach(directory: &Path, options: &MountOptions) -> io::Result<Dev
     }
 }
 
-fn by_ourselves(directory: &Path, options: &MountOptions) -> io::Result<Device> {
-    let device = Device::open()?;
+fn by_ourselves(directory: &Path, options: &MountOptions) -> io::Result<FuseDevice> {
+    let device = FuseDevice::open()?;
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},{}",
         device.as_raw_fd(),
@@ -40,7 +39,7 @@ fn by_ourselves(directory: &Path, options: &MountOptions) -> io::Result<Device> 
         rustix::process::getgid().as_raw(),
         common_options(options),
     );
-    // The kernel's own default is to let in nobody else.
+    // By default the kernel admits only the mounting user.
     if options.allows_others {
         data.push_str(",allow_other");
     }
@@ -58,7 +57,7 @@ fn common_options(_: &MountOptions) -> String {
     format!("default_permissions,max_read={REQUEST_BYTES_MAX}")
 }
 
-fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<Device> {
+fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<FuseDevice> {
     if let Some(option) = options.option_of_root() {
         let message = format!("-o {option} is for root: fusermount3 has no such option");
         return Err(io::Error::other(message));
@@ -75,25 +74,24 @@ fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<Device> {
         text.push_str(",allow_other");
     }
     let mut command = Command::new("fusermount3");
-    // As its standard input, which no other child inherits.
+    // As standard input, which no other child inherits.
     command.env(HELPER_SOCKET_VARIABLE, "0").stdin(Stdio::from(OwnedFd::from(theirs)));
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.arg("-o").arg(text).arg("--").arg(directory).spawn().map_err(|error| {
         io::Error::other(format!("fusermount3 (package fuse3) cannot be started: {error}"))
     })?;
-    // Ours of its socket is closed with the command; so its end is seen.
+    // Drops our copy of the helper's socket, so that recvmsg sees EOF if the helper dies.
     drop(command);
     let received = receive_descriptor(&ours);
     let output = child.wait_with_output()?;
     if !output.status.success() {
-        // It has no exit code for the cause.
+        // The exit code does not name the cause.
         let message = String::from_utf8_lossy(&output.stderr);
         return Err(io::Error::other(message.trim().to_owned()));
     }
-    Ok(Device::from_descriptor(received?))
+    Ok(FuseDevice::from_descriptor(received?))
 }
 
-/// Receives one descriptor and one byte, as unix(7) says.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -113,5 +111,5 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     descriptor.ok_or_else(|| io::Error::other("fusermount3 handed over no connection"))
 }
 
-/// Flags of mount(2) where options say nothing, as for a user who is not root.
+/// Default flags of mount(2), those of an unprivileged mount.
 pub(in crate::fuse) const FLAGS_DEFAULT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);

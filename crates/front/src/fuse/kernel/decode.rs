@@ -1,16 +1,16 @@
-//! From the bytes of a message to what it asks.
+//! Decoding of messages.
 //!
 //! # Invariants
 //!
-//! - RQ1: Any bytes decode: to a request, or to the error that answers it. Nothing panics, and
-//!   nothing is believed that the length of the message does not cover.
-//! - RQ2: A name that leaves here is 1 or more bytes without `/` and NUL, and is `.` or `..` only
-//!   in a lookup. (Its longest length is the file system's affair.)
-//! - RQ3: No range of bytes that leaves here ends past [`FILE_BYTES_MAX`], and no time has a
-//!   billion nanoseconds.
+//! - RQ1: Any bytes decode to a request or to an error reply. Nothing panics, and no field is
+//!   trusted beyond the length of the message.
+//! - RQ2: A decoded name has 1 or more bytes without `/` and NUL. It is `.` or `..` only in a
+//!   lookup. (The file system checks the longest length.)
+//! - RQ3: No decoded byte range ends beyond [`FILE_BYTES_MAX`], and no time has a billion
+//!   nanoseconds.
 
-use engine::vnode::api::{
-    Data, FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, Timestamp,
+use engine::api::{
+    FILE_BYTES_MAX, Fallocate, FileKind, RenameMode, Seek, SetAttr, SetTime, Timestamp, WriteData,
     XattrMode,
 };
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
@@ -22,45 +22,41 @@ use super::fuse_kernel::{
     FsyncIn, GetXattrIn, InHeader, LinkIn, LseekIn, MkdirIn, MknodIn, ReadIn, Rename2In, RenameIn,
     SetAttrIn, SetXattrCompatIn, SetXattrIn, WriteIn, fattr, opcode,
 };
-use super::inbox::{Apart, Incoming};
-use crate::fuse::protocol::{Declined, NewNode, NodeId, ReadRequest, Request, Sender};
+use super::inbox::{Incoming, MessageData};
+use crate::fuse::protocol::{Declined, FuseRequest, NewNode, NodeId, ReadRequest, Sender};
 
 /// `SEEK_DATA` and `SEEK_HOLE` of `include/uapi/linux/fs.h`.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// What comes with every message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Envelope {
-    /// Which reply belongs to it.
+    /// The request's id, repeated in its reply.
     pub(super) unique: u64,
-    /// See [`opcode`].
     pub(super) opcode: u32,
     pub(super) node: NodeId,
     pub(super) sender: Sender,
 }
 
-/// What a message asks.
 pub(super) enum Message<'a> {
-    /// Ask the server; it answers as the request says.
-    Ask(Request<'a>),
-    /// Ask the server for data, maybe with other reads.
+    /// A request to execute at once.
+    Ask(FuseRequest<'a>),
+    /// A read, which may be batched with others.
     Read(ReadRequest),
-    /// Ask the server to make a file durable, and be told when it is.
+    /// A sync, with an asynchronous reply.
     Sync { node: NodeId, data_only: bool },
-    /// Ask the server for a listing of at most this many bytes.
+    /// A directory listing of at most `size_bytes`.
     List { node: NodeId, cookie: u64, with_nodes: bool, keeps_atime: bool, size_bytes: u32 },
-    /// Give back the references of each.
+    /// References to release.
     Forget(Forgets<'a>),
-    /// Nothing to do, and nothing to answer.
+    /// No action, no reply.
     Ignore,
-    /// Nothing to do; answer that it is done.
+    /// No action, a success reply.
     Nothing,
-    /// Nothing to do; answer this.
+    /// No action, an error reply.
     Refuse(Errno),
 }
 
-/// References to give back.
 pub(super) enum Forgets<'a> {
     One(NodeId, u64),
     Many(&'a [u8]),
@@ -85,19 +81,19 @@ impl Iterator for Forgets<'_> {
     }
 }
 
-/// What was negotiated and changes how messages look.
+/// Negotiated features that affect the format of messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Dialect {
     /// SETXATTR has its longer form (`FUSE_SETXATTR_EXT`).
     pub(super) has_long_setxattr: bool,
-    /// The umask is for the server to apply (`FUSE_DONT_MASK`); else the kernel has.
+    /// The server applies the umask (`FUSE_DONT_MASK`), not the kernel.
     pub(super) leaves_umask: bool,
-    /// The kernel asks by io_uring as soon as each queue has an entry.
+    /// The kernel sends requests by io_uring as soon as each queue has an entry.
     pub(super) has_queues: bool,
 }
 
 impl Envelope {
-    /// Reads what comes with every message. `None`: it is too short, and so cannot be answered.
+    /// Decodes the header. `None` if the message is too short, and so cannot be answered.
     pub(super) fn of(message: &[u8]) -> Option<Envelope> {
         let (header, _) = InHeader::read_from_prefix(message).ok()?;
         Some(Envelope {
@@ -108,41 +104,37 @@ impl Envelope {
         })
     }
 
-    /// Returns whether it is a read of data.
     pub(super) fn is_read(&self) -> bool {
         self.opcode == opcode::READ
     }
 
-    /// Returns whether there is no reply, however broken the message.
     pub(super) fn is_silent(&self) -> bool {
         let silent = [opcode::FORGET, opcode::BATCH_FORGET, opcode::NOTIFY_REPLY];
         silent.contains(&self.opcode)
     }
 }
 
-/// Takes the message apart that `envelope` came with.
 pub(super) fn decode<'a>(
     envelope: &Envelope,
     message: Incoming<'a>,
     dialect: Dialect,
 ) -> Message<'a> {
-    let body = Body::of(message);
+    let body = MessageBody::of(message);
     let decoded = body.and_then(|body| decode_body(envelope, body, dialect));
     decoded.unwrap_or_else(|error| {
         if envelope.is_silent() { Message::Ignore } else { Message::Refuse(error) }
     })
 }
 
-/// The arguments of a message, from which they are taken one by one.
-struct Body<'a> {
+struct MessageBody<'a> {
     arguments: &'a [u8],
-    /// What comes behind the arguments of a WRITE, if it was read apart.
-    data: Option<Data<'a>>,
+    /// The data of a WRITE, if it was read into a separate buffer.
+    data: Option<WriteData<'a>>,
 }
 
-impl<'a> Body<'a> {
-    /// Returns the arguments without the extensions behind them.
-    fn of(message: Incoming<'a>) -> Result<Body<'a>, Errno> {
+impl<'a> MessageBody<'a> {
+    /// Returns the arguments without the extensions after them.
+    fn of(message: Incoming<'a>) -> Result<MessageBody<'a>, Errno> {
         let (header, rest) = InHeader::read_from_prefix(message.head).map_err(|_| Errno::INVAL)?;
         if usize::try_from(header.len) != Ok(message.length_bytes()) {
             return Err(Errno::INVAL);
@@ -150,17 +142,19 @@ impl<'a> Body<'a> {
         let extension_bytes = usize::from(header.total_extlen) * 8;
         let end_of = |part: &[u8]| part.len().checked_sub(extension_bytes).ok_or(Errno::INVAL);
         let data = match message.data {
-            Some(Apart::Shared(data)) => Some(Data::Shared(data.slice(0..end_of(data)?))),
-            Some(Apart::Lent(data)) => {
-                Some(Data::Lent(data.get(..end_of(data)?).unwrap_or_default()))
+            Some(MessageData::Shared(data)) => {
+                Some(WriteData::Shared(data.slice(0..end_of(data)?)))
+            }
+            Some(MessageData::Lent(data)) => {
+                Some(WriteData::Lent(data.get(..end_of(data)?).unwrap_or_default()))
             }
             None => None,
         };
         if data.is_some() {
-            return Ok(Body { arguments: rest, data });
+            return Ok(MessageBody { arguments: rest, data });
         }
         let end = end_of(rest)?;
-        Ok(Body { arguments: rest.get(..end).unwrap_or_default(), data: None })
+        Ok(MessageBody { arguments: rest.get(..end).unwrap_or_default(), data: None })
     }
 
     fn take<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, Errno> {
@@ -169,7 +163,6 @@ impl<'a> Body<'a> {
         Ok(value)
     }
 
-    /// Takes bytes up to a NUL.
     fn text(&mut self) -> Result<&'a [u8], Errno> {
         let end = self.arguments.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
         let (text, rest) = self.arguments.split_at(end);
@@ -177,19 +170,18 @@ impl<'a> Body<'a> {
         Ok(text)
     }
 
-    /// Takes a name that may be found (RQ2).
+    /// Takes a name for a lookup (RQ2).
     fn any_name(&mut self) -> Result<&'a [u8], Errno> {
         let name = self.text()?;
         if name.is_empty() || name.contains(&b'/') { Err(Errno::INVAL) } else { Ok(name) }
     }
 
-    /// Takes a name that may be changed (RQ2).
+    /// Takes a name for a change (RQ2).
     fn name(&mut self) -> Result<&'a [u8], Errno> {
         let name = self.any_name()?;
         if name == b"." || name == b".." { Err(Errno::INVAL) } else { Ok(name) }
     }
 
-    /// Takes `size` bytes.
     fn bytes(&mut self, size: u32) -> Result<&'a [u8], Errno> {
         let size = usize::try_from(size).map_err(|_| Errno::INVAL)?;
         let (bytes, rest) = self.arguments.split_at_checked(size).ok_or(Errno::INVAL)?;
@@ -197,58 +189,59 @@ impl<'a> Body<'a> {
         Ok(bytes)
     }
 
-    /// Takes the `size` bytes of a WRITE.
-    fn data(&mut self, size: u32) -> Result<Data<'a>, Errno> {
-        let Some(data) = self.data.take() else { return self.bytes(size).map(Data::Lent) };
+    fn data(&mut self, size: u32) -> Result<WriteData<'a>, Errno> {
+        let Some(data) = self.data.take() else { return self.bytes(size).map(WriteData::Lent) };
         let size = usize::try_from(size).map_err(|_| Errno::INVAL)?;
         if !self.arguments.is_empty() {
             return Err(Errno::INVAL);
         }
         match data {
-            Data::Shared(data) if size <= data.len() => Ok(Data::Shared(data.slice(0..size))),
-            Data::Lent(data) => data.get(..size).map(Data::Lent).ok_or(Errno::INVAL),
-            Data::Shared(_) => Err(Errno::INVAL),
+            WriteData::Shared(data) if size <= data.len() => {
+                Ok(WriteData::Shared(data.slice(0..size)))
+            }
+            WriteData::Lent(data) => data.get(..size).map(WriteData::Lent).ok_or(Errno::INVAL),
+            WriteData::Shared(_) => Err(Errno::INVAL),
         }
     }
 }
 
 fn decode_body<'a>(
     envelope: &Envelope,
-    mut body: Body<'a>,
+    mut body: MessageBody<'a>,
     dialect: Dialect,
 ) -> Result<Message<'a>, Errno> {
     let node = envelope.node;
     let request = match envelope.opcode {
-        opcode::LOOKUP => Request::Lookup { parent: node, name: body.any_name()? },
+        opcode::LOOKUP => FuseRequest::Lookup { parent: node, name: body.any_name()? },
         opcode::FORGET => {
             let ForgetIn { nlookup } = body.take()?;
             return Ok(Message::Forget(Forgets::One(node, nlookup)));
         }
         opcode::BATCH_FORGET => return batch_forget(body),
-        opcode::GETATTR => Request::GetAttr { node },
-        opcode::STATX => Request::Statx { node },
+        opcode::GETATTR => FuseRequest::GetAttr { node },
+        opcode::STATX => FuseRequest::Statx { node },
         opcode::SETATTR => {
             let sent: SetAttrIn = body.take()?;
             let kills_set_bits = sent.valid & fattr::KILL_SUIDGID != 0;
-            Request::SetAttr { node, change: change(&sent)?, kills_set_bits }
+            FuseRequest::SetAttr { node, change: change(&sent)?, kills_set_bits }
         }
-        opcode::READLINK => Request::ReadLink { node },
+        opcode::READLINK => FuseRequest::ReadLink { node },
         opcode::MKNOD => mknod(node, &mut body, dialect)?,
         opcode::MKDIR => mkdir(node, &mut body, dialect)?,
-        opcode::OPEN => Request::Open { node, is_directory: false },
-        opcode::OPENDIR => Request::Open { node, is_directory: true },
+        opcode::OPEN => FuseRequest::Open { node, is_directory: false },
+        opcode::OPENDIR => FuseRequest::Open { node, is_directory: true },
         opcode::CREATE => create(node, &mut body, dialect)?,
         opcode::TMPFILE => tmpfile(node, &mut body, dialect)?,
         opcode::SYMLINK => {
             let name = body.name()?;
-            Request::Symlink { parent: node, name, target: body.text()? }
+            FuseRequest::Symlink { parent: node, name, target: body.text()? }
         }
         opcode::LINK => {
             let LinkIn { oldnodeid } = body.take()?;
-            Request::Link { node: NodeId(oldnodeid), parent: node, name: body.name()? }
+            FuseRequest::Link { node: NodeId(oldnodeid), parent: node, name: body.name()? }
         }
-        opcode::UNLINK => Request::Unlink { parent: node, name: body.name()? },
-        opcode::RMDIR => Request::Rmdir { parent: node, name: body.name()? },
+        opcode::UNLINK => FuseRequest::Unlink { parent: node, name: body.name()? },
+        opcode::RMDIR => FuseRequest::Rmdir { parent: node, name: body.name()? },
         opcode::RENAME => {
             let RenameIn { newdir } = body.take()?;
             rename(node, NodeId(newdir), Some(RenameMode::Replace), &mut body)?
@@ -260,7 +253,7 @@ fn decode_body<'a>(
         opcode::READ => {
             let ReadIn { offset, size, flags, .. } = body.take()?;
             let keeps_atime = keeps_atime(flags);
-            // A read may ask past the largest file, but not start there.
+            // A read may end beyond the largest file, but must not start beyond it.
             check_offset(offset)?;
             return Ok(Message::Read(ReadRequest {
                 node,
@@ -274,7 +267,7 @@ fn decode_body<'a>(
             check_range(offset, u64::from(size))?;
             let kills_set_bits = write_flags & wire::WRITE_KILL_SUIDGID != 0;
             let is_of_cache = write_flags & wire::WRITE_CACHE != 0;
-            Request::Write { node, offset, data: body.data(size)?, kills_set_bits, is_of_cache }
+            FuseRequest::Write { node, offset, data: body.data(size)?, kills_set_bits, is_of_cache }
         }
         opcode::READDIR | opcode::READDIRPLUS => {
             let ReadIn { offset, size, flags, .. } = body.take()?;
@@ -288,17 +281,17 @@ fn decode_body<'a>(
             let data_only = fsync_flags & wire::FSYNC_FDATASYNC != 0;
             return Ok(Message::Sync { node, data_only });
         }
-        opcode::STATFS => Request::StatFs,
+        opcode::STATFS => FuseRequest::StatFs,
         opcode::GETXATTR => {
             let GetXattrIn { size, .. } = body.take()?;
-            Request::GetXattr { node, name: xattr_name(&mut body)?, room_bytes: size }
+            FuseRequest::GetXattr { node, name: xattr_name(&mut body)?, room_bytes: size }
         }
         opcode::LISTXATTR => {
             let GetXattrIn { size, .. } = body.take()?;
-            Request::ListXattr { node, room_bytes: size }
+            FuseRequest::ListXattr { node, room_bytes: size }
         }
         opcode::SETXATTR => set_xattr(node, &mut body, dialect)?,
-        opcode::REMOVEXATTR => Request::RemoveXattr { node, name: xattr_name(&mut body)? },
+        opcode::REMOVEXATTR => FuseRequest::RemoveXattr { node, name: xattr_name(&mut body)? },
         opcode::FALLOCATE => fallocate(node, &mut body)?,
         opcode::LSEEK => lseek(node, &mut body)?,
         opcode::COPY_FILE_RANGE => copy_file_range(node, false, &mut body)?,
@@ -308,12 +301,10 @@ fn decode_body<'a>(
     Ok(Message::Ask(request))
 }
 
-/// Returns whether a file that is open with `flags`, as open(2) has them, keeps its access time.
 fn keeps_atime(flags: u32) -> bool {
     OFlags::from_bits_retain(flags).contains(OFlags::NOATIME)
 }
 
-/// What needs no file system.
 fn without_server<'a>(opcode: u32) -> Result<Message<'a>, Errno> {
     let declined = match opcode {
         opcode::FLUSH => Declined::Flush,
@@ -322,21 +313,22 @@ fn without_server<'a>(opcode: u32) -> Result<Message<'a>, Errno> {
         opcode::POLL => Declined::Poll,
         opcode::GETLK | opcode::SETLK | opcode::SETLKW => Declined::Lock,
         opcode::BMAP => Declined::Bmap,
-        // Nothing is open, and the end of the connection says the rest.
+        // The server keeps no open files. After DESTROY the connection ends anyway.
         opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => return Ok(Message::Nothing),
-        // No retrieval was ever asked for.
+        // The server never requests a retrieval.
         opcode::NOTIFY_REPLY => return Ok(Message::Ignore),
-        // It was answered before anything else came, and comes once.
+        // The only INIT has been answered before.
         opcode::INIT => return Err(Errno::PROTO),
-        // Each request ends in bounded time, interrupted or not. The kernel then sends no more.
+        // Each request ends in bounded time anyway. After ENOSYS the kernel sends no more
+        // INTERRUPT.
         opcode::INTERRUPT => return Err(Errno::NOSYS),
-        // What is not known, the kernel learns to do without.
+        // After ENOSYS the kernel does without such requests.
         _ => return Err(Errno::NOSYS),
     };
-    Ok(Message::Ask(Request::Decline(declined)))
+    Ok(Message::Ask(FuseRequest::Decline(declined)))
 }
 
-fn batch_forget(mut body: Body<'_>) -> Result<Message<'_>, Errno> {
+fn batch_forget(mut body: MessageBody<'_>) -> Result<Message<'_>, Errno> {
     let BatchForgetIn { count, .. } = body.take()?;
     let each = u32::try_from(size_of::<ForgetOne>()).map_err(|_| Errno::INVAL)?;
     let bytes = body.bytes(count.checked_mul(each).ok_or(Errno::INVAL)?)?;
@@ -391,8 +383,7 @@ fn permission_bits(mode: u32) -> u16 {
     u16::try_from(mode & 0o7777).expect("12 bits fit in 16")
 }
 
-/// Returns what sort of file `mode` makes; no directory and no symbolic link, which have requests
-/// of their own.
+/// Returns the file type for MKNOD. Directories and symbolic links have requests of their own.
 fn made_kind(mode: u32) -> Result<FileKind, Errno> {
     match rustix::fs::FileType::from_raw_mode(mode) {
         rustix::fs::FileType::RegularFile => Ok(FileKind::Regular),
@@ -411,47 +402,59 @@ fn new_node(mode: u32, umask: u32, dialect: Dialect) -> NewNode {
     NewNode { mode: permission_bits(mode), umask }
 }
 
-fn mknod<'a>(parent: NodeId, body: &mut Body<'a>, dialect: Dialect) -> Result<Request<'a>, Errno> {
+fn mknod<'a>(
+    parent: NodeId,
+    body: &mut MessageBody<'a>,
+    dialect: Dialect,
+) -> Result<FuseRequest<'a>, Errno> {
     let MknodIn { mode, rdev, umask, .. } = body.take()?;
     let (kind, new) = (made_kind(mode)?, new_node(mode, umask, dialect));
     let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
     let rdev = if is_device { rdev } else { 0 };
-    Ok(Request::MakeNode { parent, name: body.name()?, kind, new, rdev })
+    Ok(FuseRequest::MakeNode { parent, name: body.name()?, kind, new, rdev })
 }
 
-fn mkdir<'a>(parent: NodeId, body: &mut Body<'a>, dialect: Dialect) -> Result<Request<'a>, Errno> {
+fn mkdir<'a>(
+    parent: NodeId,
+    body: &mut MessageBody<'a>,
+    dialect: Dialect,
+) -> Result<FuseRequest<'a>, Errno> {
     let MkdirIn { mode, umask } = body.take()?;
     let new = new_node(mode, umask, dialect);
     let kind = FileKind::Directory;
-    Ok(Request::MakeNode { parent, name: body.name()?, kind, new, rdev: 0 })
+    Ok(FuseRequest::MakeNode { parent, name: body.name()?, kind, new, rdev: 0 })
 }
 
-fn create<'a>(parent: NodeId, body: &mut Body<'a>, dialect: Dialect) -> Result<Request<'a>, Errno> {
+fn create<'a>(
+    parent: NodeId,
+    body: &mut MessageBody<'a>,
+    dialect: Dialect,
+) -> Result<FuseRequest<'a>, Errno> {
     let CreateIn { flags, mode, umask, .. } = body.take()?;
     let is_exclusive = OFlags::from_bits_retain(flags).contains(OFlags::EXCL);
     let new = new_node(mode, umask, dialect);
-    Ok(Request::Create { parent, name: body.name()?, new, is_exclusive })
+    Ok(FuseRequest::Create { parent, name: body.name()?, new, is_exclusive })
 }
 
 fn tmpfile<'a>(
     parent: NodeId,
-    body: &mut Body<'a>,
+    body: &mut MessageBody<'a>,
     dialect: Dialect,
-) -> Result<Request<'a>, Errno> {
+) -> Result<FuseRequest<'a>, Errno> {
     let CreateIn { mode, umask, .. } = body.take()?;
-    // The name that follows ("/") means nothing.
-    Ok(Request::Tmpfile { parent, new: new_node(mode, umask, dialect) })
+    // The name that follows ("/") is unused.
+    Ok(FuseRequest::Tmpfile { parent, new: new_node(mode, umask, dialect) })
 }
 
 fn rename<'a>(
     source: NodeId,
     target: NodeId,
     mode: Option<RenameMode>,
-    body: &mut Body<'a>,
-) -> Result<Request<'a>, Errno> {
+    body: &mut MessageBody<'a>,
+) -> Result<FuseRequest<'a>, Errno> {
     let mode = mode.ok_or(Errno::INVAL)?;
     let source = (source, body.name()?);
-    Ok(Request::Rename { source, target: (target, body.name()?), mode })
+    Ok(FuseRequest::Rename { source, target: (target, body.name()?), mode })
 }
 
 fn rename_mode(flags: u32) -> Option<RenameMode> {
@@ -465,16 +468,16 @@ fn rename_mode(flags: u32) -> Option<RenameMode> {
     }
 }
 
-fn xattr_name<'a>(body: &mut Body<'a>) -> Result<&'a [u8], Errno> {
+fn xattr_name<'a>(body: &mut MessageBody<'a>) -> Result<&'a [u8], Errno> {
     let name = body.text()?;
     if name.is_empty() { Err(Errno::INVAL) } else { Ok(name) }
 }
 
 fn set_xattr<'a>(
     node: NodeId,
-    body: &mut Body<'a>,
+    body: &mut MessageBody<'a>,
     dialect: Dialect,
-) -> Result<Request<'a>, Errno> {
+) -> Result<FuseRequest<'a>, Errno> {
     let (size, flags, kills_setgid) = if dialect.has_long_setxattr {
         let SetXattrIn { size, flags, setxattr_flags, .. } = body.take()?;
         (size, flags, setxattr_flags & wire::SETXATTR_ACL_KILL_SGID != 0)
@@ -495,10 +498,10 @@ fn set_xattr<'a>(
         return Err(Errno::INVAL);
     };
     let name = xattr_name(body)?;
-    Ok(Request::SetXattr { node, name, value: body.bytes(size)?, mode, kills_setgid })
+    Ok(FuseRequest::SetXattr { node, name, value: body.bytes(size)?, mode, kills_setgid })
 }
 
-fn fallocate<'a>(node: NodeId, body: &mut Body<'a>) -> Result<Request<'a>, Errno> {
+fn fallocate<'a>(node: NodeId, body: &mut MessageBody<'a>) -> Result<FuseRequest<'a>, Errno> {
     let FallocateIn { offset, length, mode, .. } = body.take()?;
     check_range(offset, length)?;
     let flags = FallocateFlags::from_bits_retain(mode);
@@ -517,10 +520,10 @@ fn fallocate<'a>(node: NodeId, body: &mut Body<'a>) -> Result<Request<'a>, Errno
     } else {
         return Err(Errno::OPNOTSUPP);
     };
-    Ok(Request::Fallocate { node, offset, length_bytes: length, mode })
+    Ok(FuseRequest::Fallocate { node, offset, length_bytes: length, mode })
 }
 
-fn lseek<'a>(node: NodeId, body: &mut Body<'a>) -> Result<Request<'a>, Errno> {
+fn lseek<'a>(node: NodeId, body: &mut MessageBody<'a>) -> Result<FuseRequest<'a>, Errno> {
     let LseekIn { offset, whence, .. } = body.take()?;
     if offset > FILE_BYTES_MAX {
         return Err(Errno::NXIO);
@@ -528,24 +531,24 @@ fn lseek<'a>(node: NodeId, body: &mut Body<'a>) -> Result<Request<'a>, Errno> {
     let what = match whence {
         SEEK_DATA => Seek::Data,
         SEEK_HOLE => Seek::Hole,
-        // The kernel does all others by itself.
+        // The kernel handles all other values itself.
         _ => return Err(Errno::INVAL),
     };
-    Ok(Request::Seek { node, offset, what })
+    Ok(FuseRequest::Seek { node, offset, what })
 }
 
 fn copy_file_range<'a>(
     source: NodeId,
     is_long: bool,
-    body: &mut Body<'a>,
-) -> Result<Request<'a>, Errno> {
+    body: &mut MessageBody<'a>,
+) -> Result<FuseRequest<'a>, Errno> {
     let CopyFileRangeIn { off_in, nodeid_out, off_out, len, flags, .. } = body.take()?;
     if flags != 0 {
         return Err(Errno::INVAL);
     }
     check_range(off_in, 0)?;
     check_range(off_out, len)?;
-    Ok(Request::CopyRange {
+    Ok(FuseRequest::CopyRange {
         source: (source, off_in),
         target: (NodeId(nodeid_out), off_out),
         length_bytes: len,

@@ -1,11 +1,10 @@
-//! From a reply to the bytes that the kernel takes.
+//! Encoding of replies.
 //!
-//! A reply is two parts, written at once: a head that is built here, and data that stays where the
-//! file system put it.
+//! A reply is a head, built here, and data in the file system's own buffers. One call writes both.
 
 use std::time::Duration;
 
-use engine::vnode::api::{Attr, FileKind, NAME_BYTES_MAX, StatFs, Timestamp};
+use engine::api::{Attr, FileKind, NAME_BYTES_MAX, StatFs, Timestamp};
 use rustix::fs::StatxFlags;
 use rustix::io::Errno;
 use zerocopy::{FromZeros, Immutable, IntoBytes};
@@ -14,59 +13,53 @@ use super::fuse_kernel::{
     self as wire, AttrOut, CopyFileRangeOut, Dirent, EntryOut, GetXattrOut, LseekOut,
     NotifyInvalInodeOut, OpenOut, OutHeader, StatFsOut, Statx, StatxOut, SxTime, WriteOut,
 };
-use crate::fuse::protocol::{ListedName, Listing, Node, NodeId, Reply};
+use crate::fuse::protocol::{FuseNode, ListedName, Listing, NodeId, Reply};
 
-/// How long the kernel may keep what it was told.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeepTimes {
-    /// Names and attributes.
+pub(super) struct CacheTimes {
+    /// Lifetime of names and attributes in the kernel's cache.
     known: Duration,
-    /// That there is no such name.
+    /// Lifetime of negative entries.
     absent: Duration,
-    /// Of a file that is opened.
     open_flags: u32,
 }
 
-impl KeepTimes {
-    /// As good as for ever, and from one open to the next (FU1).
-    pub(super) const ALONE: KeepTimes = KeepTimes {
+impl CacheTimes {
+    /// For mounts that are not shared: practically unlimited, across opens (FU1).
+    pub(super) const ALONE: CacheTimes = CacheTimes {
         known: Duration::from_secs(86_400 * 365),
         absent: Duration::from_secs(86_400 * 365),
         open_flags: wire::FOPEN_KEEP_CACHE | wire::FOPEN_NOFLUSH,
     };
-    /// Where others change files (FU7). A name that is not there is looked for by whoever opens it.
-    pub(super) const SHARED: KeepTimes =
-        KeepTimes { known: Duration::from_secs(1), absent: Duration::ZERO, open_flags: 0 };
+    /// For shared filesets (FU7). Negative entries are not cached, as no open would revalidate
+    /// them.
+    pub(super) const SHARED: CacheTimes =
+        CacheTimes { known: Duration::from_secs(1), absent: Duration::ZERO, open_flags: 0 };
 }
 
-/// Setuid and setgid.
 const SET_BITS: u16 = 0o6000;
 
-/// Most bytes of a reply's head: an entry that was opened is the longest but for `statx`.
 pub(super) const HEAD_BYTES_MAX: usize = size_of::<OutHeader>() + size_of::<StatxOut>();
 
-/// How files are told.
 #[derive(Clone, Copy, Debug)]
-struct Manner {
-    /// Preferred unit of I/O, which stat(2) tells.
+struct EncoderSettings {
     block_bytes: u32,
-    times: KeepTimes,
+    times: CacheTimes,
 }
 
-/// Makes the heads of replies.
 #[derive(Debug)]
 pub(super) struct Encoder {
-    told: Manner,
+    told: EncoderSettings,
     head: Vec<u8>,
 }
 
 impl Encoder {
-    pub(super) fn new(block_bytes: u32, times: KeepTimes) -> Encoder {
-        let told = Manner { block_bytes, times };
+    pub(super) fn new(block_bytes: u32, times: CacheTimes) -> Encoder {
+        let told = EncoderSettings { block_bytes, times };
         Encoder { told, head: Vec::with_capacity(HEAD_BYTES_MAX) }
     }
 
-    /// Returns both parts of `reply` to the request `unique`; `None` where it has none.
+    /// Returns the head and data of `reply` to request `unique`, or `None` if no reply is sent.
     pub(super) fn encode<'r>(
         &'r mut self,
         unique: u64,
@@ -113,7 +106,6 @@ impl Encoder {
         Some((&self.head, data))
     }
 
-    /// Returns the head of the reply to the request `unique` that `length` bytes of data follow.
     pub(super) fn head_of_data(&mut self, unique: u64, length: usize) -> &[u8] {
         self.head.clear();
         let length = u32::try_from(size_of::<OutHeader>() + length)
@@ -127,16 +119,15 @@ impl Encoder {
     }
 }
 
-/// Returns how long the kernel may keep the attributes of `node`: not at all where they may change
-/// and it would not know (FU5).
-fn time_of_attributes(node: &Node, told: Manner) -> Duration {
+/// Returns the lifetime of `node`'s attributes. Zero if they may change without the kernel's
+/// knowledge (FU5).
+fn time_of_attributes(node: &FuseNode, told: EncoderSettings) -> Duration {
     let Attr { kind, mode, blocks_may_change, .. } = node.attr;
-    // A change of content takes these bits away, and the kernel does not learn that it has.
+    // A write clears these bits without the kernel's knowledge.
     let has_set_bits = kind == FileKind::Regular && mode & SET_BITS != 0;
     if has_set_bits || blocks_may_change { Duration::ZERO } else { told.times.known }
 }
 
-/// The bits of a mode that say what sort of file it is.
 fn kind_bits(kind: FileKind) -> u32 {
     let kind = match kind {
         FileKind::Regular => rustix::fs::FileType::RegularFile,
@@ -150,7 +141,7 @@ fn kind_bits(kind: FileKind) -> u32 {
     kind.as_raw_mode()
 }
 
-fn attr(node: &Node, block_bytes: u32) -> wire::Attr {
+fn attr(node: &FuseNode, block_bytes: u32) -> wire::Attr {
     let Attr { kind, mode, nlink, uid, gid, rdev, size_bytes, blocks_512, .. } = node.attr;
     let Attr { atime, mtime, ctime, .. } = node.attr;
     wire::Attr {
@@ -173,7 +164,7 @@ fn attr(node: &Node, block_bytes: u32) -> wire::Attr {
     }
 }
 
-fn statx(node: &Node, block_bytes: u32) -> Statx {
+fn statx(node: &FuseNode, block_bytes: u32) -> Statx {
     let sent = attr(node, block_bytes);
     let time =
         |time: Timestamp| SxTime { tv_sec: time.seconds, tv_nsec: time.nanoseconds, reserved: 0 };
@@ -203,7 +194,7 @@ fn statx(node: &Node, block_bytes: u32) -> Statx {
     }
 }
 
-fn entry(node: &Node, told: Manner) -> EntryOut {
+fn entry(node: &FuseNode, told: EncoderSettings) -> EntryOut {
     EntryOut {
         nodeid: node.id.0,
         generation: node.attr.generation,
@@ -215,9 +206,9 @@ fn entry(node: &Node, told: Manner) -> EntryOut {
     }
 }
 
-fn opened(told: Manner, is_direct: bool) -> OpenOut {
+fn opened(told: EncoderSettings, is_direct: bool) -> OpenOut {
     let kept = told.times.open_flags;
-    // Without KEEP_CACHE the kernel writes back and drops what it has of before.
+    // Without KEEP_CACHE the kernel writes back and drops its old pages at open.
     let open_flags = match is_direct {
         true => {
             kept & !wire::FOPEN_KEEP_CACHE
@@ -229,15 +220,14 @@ fn opened(told: Manner, is_direct: bool) -> OpenOut {
     OpenOut { fh: 0, open_flags, backing_id: 0 }
 }
 
-/// For how long the kernel may take a name to lead where it does. Directories of which anything
-/// may change behind its back are those of clones.
-fn time_of_entry(node: &Node, told: Manner) -> Duration {
-    let is_of_clones = node.attr.kind == FileKind::Directory && node.attr.blocks_may_change;
-    if is_of_clones { Duration::ZERO } else { told.times.known }
+/// Returns the lifetime of a name. Zero for directories with `blocks_may_change`: `.snapshots` and
+/// its entries, which come and go without the kernel's knowledge.
+fn time_of_entry(node: &FuseNode, told: EncoderSettings) -> Duration {
+    let is_of_snapshots = node.attr.kind == FileKind::Directory && node.attr.blocks_may_change;
+    if is_of_snapshots { Duration::ZERO } else { told.times.known }
 }
 
-/// Node id 0: there is no such name, and the kernel may remember it for a while.
-fn absent(told: Manner) -> EntryOut {
+fn absent(told: EncoderSettings) -> EntryOut {
     EntryOut { entry_valid: told.times.absent.as_secs(), ..EntryOut::new_zeroed() }
 }
 
@@ -249,7 +239,7 @@ fn stat_fs(told: &StatFs) -> StatFsOut {
         bavail: told.available_bytes / unit,
         files: told.inode_count.saturating_add(told.inodes_free),
         ffree: told.inodes_free,
-        // Both units the same: programs that multiply by the wrong one are still right.
+        // `bsize` equals `frsize`, since some programs multiply by the wrong one.
         bsize: told.fragment_bytes,
         namelen: u32::try_from(NAME_BYTES_MAX).expect("255 fits"),
         frsize: told.fragment_bytes,
@@ -258,16 +248,15 @@ fn stat_fs(told: &StatFs) -> StatFsOut {
     }
 }
 
-/// A listing as the kernel takes it, of bounded size.
+/// A directory listing of bounded size, in the kernel's format.
 pub(super) struct DirentBuffer<'b> {
     bytes: &'b mut Vec<u8>,
     bytes_max: usize,
     with_nodes: bool,
-    told: Manner,
+    told: EncoderSettings,
 }
 
 impl<'b> DirentBuffer<'b> {
-    /// Lists into `bytes`, whose old content is dropped.
     pub(super) fn new(
         bytes: &'b mut Vec<u8>,
         bytes_max: usize,
@@ -280,17 +269,17 @@ impl<'b> DirentBuffer<'b> {
 }
 
 impl Listing for DirentBuffer<'_> {
-    fn add(&mut self, name: ListedName<'_>, node: Option<&Node>) -> bool {
+    fn add(&mut self, name: ListedName<'_>, node: Option<&FuseNode>) -> bool {
         let entry_bytes = if self.with_nodes { size_of::<EntryOut>() } else { 0 };
         let end = self.bytes.len() + entry_bytes + size_of::<Dirent>() + name.name.len();
-        // The next one begins at a multiple of 8.
+        // Entries are padded to a multiple of 8.
         let end = end.next_multiple_of(8);
         let Ok(namelen) = u32::try_from(name.name.len()) else { return false };
         if end > self.bytes_max {
             return false;
         }
         if self.with_nodes {
-            // Node id 0: attributes are not told, and no reference goes with the name.
+            // Node id 0: the entry carries no attributes and no reference.
             let entry = node.map_or_else(EntryOut::new_zeroed, |n| entry(n, self.told));
             self.bytes.extend_from_slice(entry.as_bytes());
         }
@@ -303,7 +292,7 @@ impl Listing for DirentBuffer<'_> {
     }
 }
 
-/// Returns the bytes that tell the kernel to ask for the attributes of `node` again.
+/// Returns a notice that invalidates the kernel's cached attributes of `node`.
 pub(super) fn attributes_notice(node: NodeId) -> Vec<u8> {
     let body = NotifyInvalInodeOut { ino: node.0, off: -1, len: 0 };
     let len = u32::try_from(size_of::<OutHeader>() + size_of_val(&body)).expect("40 fits");
@@ -311,12 +300,10 @@ pub(super) fn attributes_notice(node: NodeId) -> Vec<u8> {
     [head.as_bytes(), body.as_bytes()].concat()
 }
 
-/// Returns the bytes of an error's reply.
 pub(super) fn error_reply(unique: u64, errno: Errno) -> OutHeader {
     OutHeader { error: -errno.raw_os_error(), ..done_reply(unique) }
 }
 
-/// Returns the bytes of the reply to what is done and says no more.
 pub(super) fn done_reply(unique: u64) -> OutHeader {
     let len = u32::try_from(size_of::<OutHeader>()).expect("16 fits");
     OutHeader { len, error: 0, unique }

@@ -1,24 +1,19 @@
-//! One message in, one reply out: what happens between a read from the kernel and a write to it.
+//! Execution of one message: decode, call the server, send the reply.
 //!
-//! Public, because it is tested with bytes of any sort, without a kernel.
+//! Public for tests, which send arbitrary bytes without a kernel.
 //!
 //! # Invariants
 //!
-//! - EX1: A message that has a reply gets exactly one, whatever it says and whatever happens: a
-//!   panic in the file system, or here, costs this request (`EIO`) and nothing else.
-//! - EX2: Memory is bounded: data of one request, or of reads up to [`READS_MAX`] and
-//!   [`READ_BYTES_MAX`]; a listing, and a head.
+//! - EX1: A message that needs a reply gets exactly one, whatever its bytes. A panic in the file
+//!   system or here fails this request alone, with `EIO`.
+//! - EX2: Memory is bounded: the data of one request, or of reads up to [`READS_MAX`] and
+//!   [`READ_BYTES_MAX`], and a listing and a head.
 //!
-//! # Reads
+//! # Reads and syncs
 //!
-//! A read usually waits for a device, which answers many in the time of one. So a reader of
-//! messages that has more than one at hand gives the reads among them to [`Exchange::gather`], and
-//! has them answered together.
-//!
-//! # Syncs
-//!
-//! A sync usually waits for a device too, and many take one write. So it is answered when it is
-//! over, by whoever learns that, and the thread that asked goes on to the next message.
+//! A device serves many reads in the time of one. So a thread passes arrived reads to
+//! [`Exchange::gather`] and answers them as a batch. Many syncs share one device write. So the
+//! thread that completes a sync also sends its reply.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,49 +25,47 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::decode::{self, Dialect, Envelope, Message};
-use super::encode::{DirentBuffer, Encoder, KeepTimes, attributes_notice, done_reply, error_reply};
+use super::encode::{
+    CacheTimes, DirentBuffer, Encoder, attributes_notice, done_reply, error_reply,
+};
 use super::fuse_kernel::{OutHeader, opcode};
 use super::inbox::Incoming;
-use crate::fuse::counts::About;
-use crate::fuse::protocol::{ReadRequest, Reply, Request};
-use crate::fuse::{FuseCounts, Server};
+use crate::fuse::counts::FuseRequestOrigin;
+use crate::fuse::protocol::{FuseRequest, ReadRequest, Reply};
+use crate::fuse::{FuseCounts, FuseServer};
 
-/// Most bytes of one listing: what the kernel asks for is usually a page, or what a program's
-/// buffer holds.
+/// Most bytes of one listing. The kernel usually requests a page, or a program's buffer size.
 const LISTING_BYTES_MAX: u32 = 128 << 10;
 
-/// Most reads that are answered together.
 const READS_MAX: usize = 32;
 
-/// Bytes of reads from which on no other is answered with them.
+/// Bytes of reads that complete a batch.
 const READ_BYTES_MAX: u32 = 1 << 20;
 
-/// The unit that stat(2) reports where the file system does not say.
 const BLOCK_BYTES_DEFAULT: u32 = 4096;
 
-/// Where replies go.
+/// Receiver of replies.
 pub trait Replies: Send + Sync {
-    /// Sends a reply. Called from any thread: a sync is answered by whoever learns that it is over.
+    /// Sends a reply. Called from any thread, for a sync from the completing one.
     fn send(&self, reply: &ReplyParts<'_>);
 
-    /// Sends what nobody has asked for. It must be nothing for which the kernel takes a lock that a
-    /// request may hold.
+    /// Sends an unsolicited notice, for which the kernel must need no lock that a request may hold.
     fn notify(&self, notice: &[u8]);
 }
 
-/// Keeps replies where there is no kernel to take them, and drops what nobody has asked for.
+/// A receiver without a kernel: keeps replies and drops notices.
 #[derive(Debug, Default)]
-pub struct KeptReplies(Mutex<Vec<Vec<u8>>>);
+pub struct CollectedReplies(Mutex<Vec<Vec<u8>>>);
 
-impl KeptReplies {
-    /// Takes out the replies that have come, each whole.
+impl CollectedReplies {
+    /// Removes and returns the replies so far.
     #[must_use]
     pub fn take(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut *self.0.lock())
     }
 }
 
-impl Replies for KeptReplies {
+impl Replies for CollectedReplies {
     fn send(&self, reply: &ReplyParts<'_>) {
         self.0.lock().push([reply.head, &reply.data.concat()].concat());
     }
@@ -80,44 +73,43 @@ impl Replies for KeptReplies {
     fn notify(&self, _notice: &[u8]) {}
 }
 
-/// Answers messages, one at a time.
+/// Executes messages, one at a time.
 pub struct Exchange {
-    server: Arc<Server>,
+    server: Arc<FuseServer>,
     dialect: Dialect,
     replies: Arc<dyn Replies>,
     encoder: Encoder,
-    /// Names listed, or attributes. Grows to the largest reply and stays.
+    /// Buffer for listings and attributes. Grows to the largest reply and keeps this size.
     scratch: Vec<u8>,
-    /// Reads that are to be answered together, and which reply belongs to each.
+    /// Gathered reads, and the request id of each.
     reads: Vec<ReadRequest>,
     uniques: Vec<u64>,
     panic_count: u64,
 }
 
-/// The parts of a reply, to be written at once.
+/// The parts of a reply, written in one call.
 #[derive(Debug)]
 pub struct ReplyParts<'r> {
-    /// Header and what has a fixed size.
+    /// Header and the fixed-size part.
     pub head: &'r [u8],
-    /// Data, in pieces that follow one another.
+    /// Data, in consecutive pieces.
     pub data: &'r [&'r [u8]],
 }
 
 impl Exchange {
-    /// Returns an exchange with `server` in which messages look as they do without anything
-    /// negotiated.
+    /// Returns an exchange with `server`, in the message formats before negotiation.
     #[must_use]
-    pub fn new(server: Arc<Server>, replies: Arc<dyn Replies>) -> Exchange {
+    pub fn new(server: Arc<FuseServer>, replies: Arc<dyn Replies>) -> Exchange {
         Exchange::with_dialect(server, replies, Dialect::default())
     }
 
     pub(super) fn with_dialect(
-        server: Arc<Server>,
+        server: Arc<FuseServer>,
         replies: Arc<dyn Replies>,
         dialect: Dialect,
     ) -> Exchange {
         let told = server.stat_fs().map_or(BLOCK_BYTES_DEFAULT, |told| told.block_bytes);
-        let times = if server.viewer().is_some() { KeepTimes::SHARED } else { KeepTimes::ALONE };
+        let times = if server.viewer().is_some() { CacheTimes::SHARED } else { CacheTimes::ALONE };
         Exchange {
             server,
             dialect,
@@ -130,7 +122,8 @@ impl Exchange {
         }
     }
 
-    /// Answers `message`, as long as the kernel sent it; a sync perhaps later.
+    /// Executes `message`, of the length that the kernel sent. The reply to a sync may follow
+    /// later.
     pub fn answer(&mut self, message: Incoming<'_>) {
         let Some(envelope) = Envelope::of(message.head) else {
             tracing::error!(bytes = message.length_bytes(), "a message from the kernel is cut off");
@@ -140,7 +133,7 @@ impl Exchange {
         server.count_answered(1);
         let begun = Instant::now();
         let (server, dialect, head_maker) = (&*server, *dialect, &*encoder);
-        // Whoever has the reply to a sync sends it, whatever happens.
+        // After a panic, a dropped [`SyncReply`] replies itself.
         let is_sync = Cell::new(false);
         let (note, sender) = (&is_sync, &*replies);
         let asked = move || {
@@ -150,14 +143,14 @@ impl Exchange {
             ask(server, (sender, head_maker), (&envelope, begun), decoded, scratch)
         };
         let reply = match catch_unwind(AssertUnwindSafe(asked)) {
-            Ok(Asked::Answered(reply)) => reply,
-            Ok(Asked::Gathers(read)) => {
+            Ok(RequestOutcome::Answered(reply)) => reply,
+            Ok(RequestOutcome::Gathers(read)) => {
                 self.reads.push(read);
                 self.uniques.push(envelope.unique);
                 self.answer_gathered_since(begun);
                 return;
             }
-            Ok(Asked::Later) => return,
+            Ok(RequestOutcome::Later) => return,
             Err(_) => {
                 *panic_count += 1;
                 let opcode = envelope.opcode;
@@ -173,8 +166,12 @@ impl Exchange {
             }
         };
         if !is_sync.get() {
-            let is_failed = matches!(reply, Reply::Error(_));
-            server.counts().add(&about(&envelope), begun.elapsed(), is_failed);
+            // Absence of a name or an attribute is an answer, not a failure.
+            let is_failed =
+                matches!(reply, Reply::Error(it) if it != Errno::NOENT && it != Errno::NODATA);
+            let is_write = envelope.opcode == opcode::WRITE && !matches!(reply, Reply::Error(_));
+            let bytes = if is_write { message.length_bytes() } else { 0 };
+            server.counts().add(&about(&envelope), begun.elapsed(), is_failed, bytes);
         }
         if let Some((head, data)) = encoder.encode(envelope.unique, &reply) {
             let whole = [data];
@@ -183,7 +180,7 @@ impl Exchange {
         }
     }
 
-    /// Does what was put off so that the last reply could go out.
+    /// Runs work that requests deferred until after their reply.
     pub fn run_deferred_work(&mut self) {
         if catch_unwind(AssertUnwindSafe(|| self.server.run_deferred_work())).is_err() {
             self.panic_count += 1;
@@ -191,13 +188,11 @@ impl Exchange {
         }
     }
 
-    /// Returns whether requests have put anything off.
     pub(super) fn has_deferred_work(&self) -> bool {
         catch_unwind(AssertUnwindSafe(|| self.server.has_deferred_work())).unwrap_or(false)
     }
 
-    /// Keeps what `message` asks, if that is a read, to be answered by
-    /// [`Exchange::answer_gathered`]; returns whether it is one.
+    /// Keeps `message` for [`Exchange::answer_gathered`] if it is a read. Returns whether it is.
     pub fn gather(&mut self, message: Incoming<'_>) -> bool {
         let Some(envelope) = Envelope::of(message.head).filter(Envelope::is_read) else {
             return false;
@@ -217,12 +212,11 @@ impl Exchange {
         self.reads.len() < READS_MAX && bytes < READ_BYTES_MAX
     }
 
-    /// Returns whether reads are gathered and not answered.
     pub(super) fn has_reads(&self) -> bool {
         !self.reads.is_empty()
     }
 
-    /// Answers the reads that were gathered.
+    /// Answers the gathered reads.
     pub fn answer_gathered(&mut self) {
         self.answer_gathered_since(Instant::now());
     }
@@ -233,7 +227,8 @@ impl Exchange {
         self.server.count_answered(reads.len().try_into().unwrap_or(0));
         let mut left = self.ask_for((&reads, &uniques), begun);
         if reads.len() > 1 {
-            // EX1: a bug costs one of them, and nobody knows which.
+            // EX1: repeats the reads one by one, so that a panic fails only the read that causes
+            // it.
             let is_left = |index: &usize| {
                 let (read, unique) = (&reads[*index..=*index], &uniques[*index..=*index]);
                 !self.ask_for((read, unique), begun).is_empty()
@@ -241,17 +236,16 @@ impl Exchange {
             left.retain(is_left);
         }
         for index in left {
-            self.server.counts().add(&of_read(&reads[index]), begun.elapsed(), true);
+            self.server.counts().add(&of_read(&reads[index]), begun.elapsed(), true, 0);
             refuse(&*self.replies, uniques[index], Errno::IO);
         }
-        // Their memory serves again.
+        // Keeps the buffers for reuse.
         (self.reads, self.uniques) = (reads, uniques);
         self.reads.clear();
         self.uniques.clear();
     }
 
-    /// Asks for `reads`, and answers them; returns the numbers of those that were not answered,
-    /// because of a bug.
+    /// Executes and answers `reads`. Returns the indexes of those left unanswered by a panic.
     fn ask_for(
         &mut self,
         (reads, uniques): (&[ReadRequest], &[u64]),
@@ -262,10 +256,11 @@ impl Exchange {
         let asked = || {
             server.read(reads, &mut |index, read| {
                 left.retain(|other| *other != index);
-                server.counts().add(&of_read(&reads[index]), begun.elapsed(), read.is_err());
+                let length = read.map_or(0, |data| data.iter().map(|piece| piece.len()).sum());
+                let about = of_read(&reads[index]);
+                server.counts().add(&about, begun.elapsed(), read.is_err(), length);
                 match read {
                     Ok(data) => {
-                        let length = data.iter().map(|piece| piece.len()).sum();
                         let head = encoder.head_of_data(uniques[index], length);
                         replies.send(&ReplyParts { head, data });
                     }
@@ -280,13 +275,13 @@ impl Exchange {
         left
     }
 
-    /// Returns what was answered, by operation.
+    /// Returns the request counters.
     #[must_use]
     pub fn counts(&self) -> &Arc<FuseCounts> {
         self.server.counts()
     }
 
-    /// Returns how many requests failed by a bug.
+    /// Returns the number of requests that failed by a panic.
     #[must_use]
     pub fn panic_count(&self) -> u64 {
         self.panic_count
@@ -299,59 +294,53 @@ impl std::fmt::Debug for Exchange {
     }
 }
 
-/// Returns what is counted of a message.
-fn about(envelope: &Envelope) -> About {
-    About { opcode: envelope.opcode, node: envelope.node, sender: Some(envelope.sender) }
+fn about(envelope: &Envelope) -> FuseRequestOrigin {
+    FuseRequestOrigin {
+        opcode: envelope.opcode,
+        node: envelope.node,
+        sender: Some(envelope.sender),
+    }
 }
 
-/// Returns the same of a read, which is perhaps answered with others.
-fn of_read(read: &ReadRequest) -> About {
-    About { opcode: opcode::READ, node: read.node, sender: None }
+fn of_read(read: &ReadRequest) -> FuseRequestOrigin {
+    FuseRequestOrigin { opcode: opcode::READ, node: read.node, sender: None }
 }
 
-/// Returns the number of the request that a reply belongs to.
 pub(super) fn unique_of(head: &[u8]) -> u64 {
     OutHeader::read_from_prefix(head).map_or(0, |(header, _)| header.unique)
 }
 
-/// Answers the request `unique` with an error.
 fn refuse(replies: &dyn Replies, unique: u64, errno: Errno) {
     replies.send(&ReplyParts { head: &refusal(unique, errno), data: &[] });
 }
 
-/// Returns the bytes of an error's reply to the request `unique`.
 pub(super) fn refusal(unique: u64, errno: Errno) -> Vec<u8> {
     error_reply(unique, errno).as_bytes().to_vec()
 }
 
-/// What became of a message.
-enum Asked<'s> {
+enum RequestOutcome<'s> {
     Answered(Reply<'s>),
-    /// It is a read, and those are asked for together.
     Gathers(ReadRequest),
-    /// It is a sync, which is answered when it is over.
     Later,
 }
 
-/// The reply to a sync, which goes out once (EX1): when somebody tells how it ended, or when nobody
-/// will any more.
+/// The reply to a sync, sent exactly once (EX1): on completion, or with `EIO` if it is dropped.
 struct SyncReply {
     replies: Arc<dyn Replies>,
     unique: u64,
     is_sent: bool,
-    counted: Counted,
+    counted: RequestTimer,
 }
 
-/// What is counted when a sync is over.
-struct Counted {
+struct RequestTimer {
     counts: Arc<FuseCounts>,
-    about: About,
+    about: FuseRequestOrigin,
     begun: Instant,
 }
 
-impl Counted {
+impl RequestTimer {
     fn end(&self, is_failed: bool) {
-        self.counts.add(&self.about, self.begun.elapsed(), is_failed);
+        self.counts.add(&self.about, self.begun.elapsed(), is_failed, 0);
     }
 }
 
@@ -380,44 +369,45 @@ impl Drop for SyncReply {
 }
 
 fn ask<'s>(
-    server: &Server,
+    server: &FuseServer,
     (replies, encoder): (&Arc<dyn Replies>, &Encoder),
     (envelope, begun): (&Envelope, Instant),
     message: Message<'_>,
     scratch: &'s mut Vec<u8>,
-) -> Asked<'s> {
-    Asked::Answered(match message {
-        Message::Ask(request @ Request::CopyRange { source, .. }) => {
+) -> RequestOutcome<'s> {
+    RequestOutcome::Answered(match message {
+        Message::Ask(request @ FuseRequest::CopyRange { source, .. }) => {
             let reply = server.answer(envelope.sender, request, scratch);
-            // FU5: the kernel believes that a copy changes its target alone. Whoever waits for the
-            // reply holds no lock of the source's attributes.
+            // FU5: a copy updates the source's access time, but the kernel expects only changes of
+            // the target. The requesting process holds no lock of the source's attributes
+            // meanwhile.
             replies.notify(&attributes_notice(source.0));
             reply
         }
         Message::Ask(request) => server.answer(envelope.sender, request, scratch),
-        Message::Read(read) => return Asked::Gathers(read),
+        Message::Read(read) => return RequestOutcome::Gathers(read),
         Message::Sync { node, data_only } => {
             let (replies, unique) = (Arc::clone(replies), envelope.unique);
             let (counts, about) = (Arc::clone(server.counts()), about(envelope));
-            let counted = Counted { counts, about, begun };
+            let counted = RequestTimer { counts, about, begun };
             let reply = SyncReply { replies, unique, is_sent: false, counted };
             server.sync(node, data_only, |done| reply.send(done));
-            return Asked::Later;
+            return RequestOutcome::Later;
         }
         Message::List { node, cookie, with_nodes, keeps_atime, size_bytes } => {
             let bytes_max = usize::try_from(size_bytes.min(LISTING_BYTES_MAX))
                 .expect("LISTING_BYTES_MAX fits in a usize");
             let mut listing = DirentBuffer::new(scratch, bytes_max, with_nodes, encoder);
             let listing = &mut listing;
-            let request = Request::ReadDir { node, cookie, with_nodes, keeps_atime, listing };
+            let request = FuseRequest::ReadDir { node, cookie, with_nodes, keeps_atime, listing };
             if let Reply::Error(error) = server.answer(envelope.sender, request, &mut Vec::new()) {
-                return Asked::Answered(Reply::Error(error));
+                return RequestOutcome::Answered(Reply::Error(error));
             }
             Reply::Data(scratch)
         }
         Message::Forget(forgets) => {
             for (node, count) in forgets {
-                let request = Request::Forget { node, count };
+                let request = FuseRequest::Forget { node, count };
                 server.answer(envelope.sender, request, &mut Vec::new());
             }
             Reply::Silence

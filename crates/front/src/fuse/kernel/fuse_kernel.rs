@@ -1,30 +1,26 @@
-//! The bytes of the FUSE protocol: opcodes, flags and structs, as the kernel lays them out.
+//! Constants and structures of the FUSE protocol, in the kernel's layout.
 //!
-//! From `include/uapi/linux/fuse.h` of Linux 6.18 (protocol 7.45). Names are the kernel's without
-//! `fuse_`; fields that nobody here reads are called so (`unused`). Numbers are in the machine's
-//! order, for the kernel is on the same machine.
+//! Source: `include/uapi/linux/fuse.h` of Linux 6.18 (protocol 7.45). Names are the kernel's
+//! without `fuse_`. Fields that this front does not read are called `unused`. Byte order is the
+//! machine's.
 //!
-//! A struct is read by copy from any position, so no alignment is asked of a buffer, and every
-//! pattern of bits is a value of it: what a value means is `decode.rs`'s affair.
-//!
-//! Not here: which flags are asked for (`init.rs`).
+//! Structures are copied from any offset, so buffers need no alignment. Every bit pattern is a
+//! valid value, which `decode.rs` then checks.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Major version of the protocol; a kernel with another talks something else.
+/// Major version of the protocol. Others are incompatible.
 pub(super) const MAJOR: u32 = 7;
-/// The minor version that this code was written to.
 pub(super) const MINOR: u32 = 45;
-/// The oldest minor version that is served (Linux 5.4): all structs below have their size since.
+/// The oldest minor version served (Linux 5.4). Since then all structures below have their size.
 pub(super) const MINOR_MIN: u32 = 31;
 
 /// The `ioctl` group and number of `FUSE_DEV_IOC_CLONE`, which reads a `u32`.
 pub(super) const IOCTL_CLONE: (u8, u8) = (229, 0);
 
-/// In the place of an error, with no request: [`NotifyInvalInodeOut`] follows.
+/// Notice code, in place of an error. [`NotifyInvalInodeOut`] follows.
 pub(super) const NOTIFY_INVAL_INODE: i32 = 2;
 
-/// What a request asks.
 pub(crate) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -100,15 +96,14 @@ pub(super) mod init {
     pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// What a command by io_uring asks.
 pub(super) mod uring_command {
-    /// Take an entry, and put a request there.
+    /// Registers an entry, and receives a request in it.
     pub(crate) const REGISTER: u32 = 1;
-    /// Take the reply in an entry, and put the next request there.
+    /// Sends the reply in an entry, and receives the next request in it.
     pub(crate) const COMMIT_AND_FETCH: u32 = 2;
 }
 
-/// Which fields of [`SetAttrIn`] count.
+/// Valid fields of [`SetAttrIn`].
 pub(super) mod fattr {
     pub(crate) const MODE: u32 = 1 << 0;
     pub(crate) const UID: u32 = 1 << 1;
@@ -122,26 +117,23 @@ pub(super) mod fattr {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// [`OpenOut::open_flags`]: nothing of the file is kept, and each read and write is a request.
+/// [`OpenOut::open_flags`]: direct I/O, each read and write is a request.
 pub(super) const FOPEN_DIRECT_IO: u32 = 1 << 0;
-/// [`OpenOut::open_flags`]: with that, writes to parts of a file need not wait for each other.
+/// [`OpenOut::open_flags`]: direct writes to a file may run in parallel.
 pub(super) const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
-/// [`OpenOut::open_flags`]: what is cached stays good from one open to the next.
+/// [`OpenOut::open_flags`]: cached pages stay valid across opens.
 pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// [`OpenOut::open_flags`]: no FLUSH at close(2).
 pub(super) const FOPEN_NOFLUSH: u32 = 1 << 5;
-/// [`WriteIn::write_flags`]: the data is pages that the kernel holds, which it takes to be written
-/// whatever the reply counts, unless that is an error.
+/// [`WriteIn::write_flags`]: write-back of cached pages. They stay dirty only after an error.
 pub(super) const WRITE_CACHE: u32 = 1 << 0;
-/// [`WriteIn::write_flags`]: setuid and setgid go, for the writer lacks `CAP_FSETID`.
+/// [`WriteIn::write_flags`]: clear setuid and setgid, as the writer lacks `CAP_FSETID`.
 pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// [`FsyncIn::fsync_flags`]: fdatasync(2).
 pub(super) const FSYNC_FDATASYNC: u32 = 1 << 0;
-/// [`SetXattrIn::setxattr_flags`]: the kernel asks for the setgid bit to go, as the access list
-/// that is set denies it to the caller.
+/// [`SetXattrIn::setxattr_flags`]: clear setgid, as the ACL being set denies it to the caller.
 pub(super) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
-/// Declares structs of the protocol with their sizes.
 macro_rules! wire {
     ($($(#[$meta:meta])* $name:ident: $size:literal { $($field:ident: $type:ty,)* })*) => {$(
         $(#[$meta])*
@@ -154,7 +146,6 @@ macro_rules! wire {
 }
 
 wire! {
-    /// Before every request.
     InHeader: 40 {
         len: u32,
         opcode: u32,
@@ -163,11 +154,10 @@ wire! {
         uid: u32,
         gid: u32,
         pid: u32,
-        // Length of what follows the arguments, in 8 bytes.
+        // Length of the extensions after the arguments, in units of 8 bytes.
         total_extlen: u16,
         padding: u16,
     }
-    /// Before every reply.
     OutHeader: 16 {
         len: u32,
         // 0 or a negated errno.
@@ -331,14 +321,14 @@ wire! {
     LinkIn: 8 {
         oldnodeid: u64,
     }
-    /// Of CREATE and TMPFILE.
+    /// For CREATE and TMPFILE.
     CreateIn: 16 {
         flags: u32,
         mode: u32,
         umask: u32,
         open_flags: u32,
     }
-    /// Of READ, READDIR and READDIRPLUS.
+    /// For READ, READDIR and READDIRPLUS.
     ReadIn: 40 {
         fh: u64,
         offset: u64,
@@ -357,7 +347,7 @@ wire! {
         flags: u32,
         padding: u32,
     }
-    /// Of WRITE and COPY_FILE_RANGE.
+    /// For WRITE and COPY_FILE_RANGE.
     WriteOut: 8 {
         size: u32,
         padding: u32,
@@ -367,19 +357,19 @@ wire! {
         fsync_flags: u32,
         padding: u32,
     }
-    /// As it is once `SETXATTR_EXT` is negotiated; before, its first half.
+    /// With `SETXATTR_EXT`.
     SetXattrIn: 16 {
         size: u32,
         flags: u32,
         setxattr_flags: u32,
         padding: u32,
     }
-    /// As it is without `SETXATTR_EXT`.
+    /// Without `SETXATTR_EXT`.
     SetXattrCompatIn: 8 {
         size: u32,
         flags: u32,
     }
-    /// Of GETXATTR and LISTXATTR.
+    /// For GETXATTR and LISTXATTR.
     GetXattrIn: 8 {
         size: u32,
         padding: u32,
@@ -404,8 +394,7 @@ wire! {
     LseekOut: 8 {
         offset: u64,
     }
-    /// With [`NOTIFY_INVAL_INODE`]: what is kept of a file is not to be believed. A negative
-    /// offset: of its attributes alone.
+    /// With [`NOTIFY_INVAL_INODE`]: invalidates an inode. A negative offset means attributes only.
     NotifyInvalInodeOut: 24 {
         ino: u64,
         off: i64,
@@ -423,19 +412,19 @@ wire! {
     CopyFileRangeOut: 8 {
         bytes_copied: u64,
     }
-    /// Before each name of READDIR; the name follows, then zeros to a multiple of 8.
+    /// Precedes each name of READDIR. Zeros pad the name to a multiple of 8.
     Dirent: 24 {
         ino: u64,
         off: u64,
         namelen: u32,
-        // A kind as the upper bits of a mode have it.
+        // The file type bits of a mode, shifted down by 12.
         kind: u32,
     }
-    /// The first of an entry's two pieces of memory.
+    /// Header part of a ring entry, beside the payload.
     UringHeader: 288 {
-        // InHeader; of a reply OutHeader.
+        // InHeader of a request, OutHeader of a reply.
         in_out: [u8; 128],
-        // The first argument of a request. All else of it is in the payload, as of a reply.
+        // The first argument of a request. The rest is in the payload, as is the reply.
         op_in: [u8; 128],
         flags: u64,
         commit_id: u64,
@@ -443,7 +432,6 @@ wire! {
         padding: u32,
         reserved: u64,
     }
-    /// In the room that an entry of the submission queue has for commands.
     UringCommand: 24 {
         flags: u64,
         commit_id: u64,
@@ -453,7 +441,6 @@ wire! {
 }
 
 impl UringCommand {
-    /// Returns the command in that room.
     pub(super) fn as_room(&self) -> [u8; 80] {
         let mut room = [0; 80];
         room[..size_of::<UringCommand>()].copy_from_slice(self.as_bytes());

@@ -1,14 +1,14 @@
-//! Where a message from the kernel is read to.
+//! The receive buffer for messages from the kernel.
 //!
-//! A message has one reader and two places: its first [`HEAD_BYTES`], which of a WRITE is all but
-//! the data, and pages. So the data of a WRITE begins at a page, where a device can take it from,
-//! in a buffer that has nothing else; whoever wants to keep it does, and the next message gets new
-//! pages. Of any other message what landed in the pages is put behind the head again: it is short.
+//! A message is read into two buffers: the first [`HEAD_BYTES`], which are all of a WRITE but its
+//! data, and the rest, in pages. So the data of a WRITE is page-aligned for direct I/O and alone in
+//! its buffer, which the file system may keep. The rest of other messages is short and is appended
+//! to the head.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-use engine::vnode::api::{AlignedBuffer, SharedBytes};
+use engine::api::{AlignedBuffer, SharedBytes};
 use zerocopy::FromBytes;
 
 use super::fuse_kernel::{InHeader, WriteIn, opcode};
@@ -16,36 +16,36 @@ use crate::fuse::server::REQUEST_BYTES_MAX;
 
 /// Bytes of a WRITE before its data.
 const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
-/// Bytes of the data of the largest WRITE. With the head that is the longest message there is, and
-/// the least room that the kernel accepts for one.
+/// Bytes of the largest WRITE's data. With the head this is the longest message, and the smallest
+/// buffer that the kernel accepts.
 const PAGES_BYTES: usize = {
     assert!(REQUEST_BYTES_MAX == 1 << 20);
     1 << 20
 };
 
-/// A message as it was read.
+/// A received message.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'m> {
-    /// All of the message, or of a WRITE what comes before the data.
+    /// The whole message, but without separate data of a WRITE.
     pub head: &'m [u8],
     /// The data of a WRITE, if it is not in `head`.
-    pub data: Option<Apart<'m>>,
+    pub data: Option<MessageData<'m>>,
 }
 
-/// Data that is not in one piece with what comes before it.
+/// Data in a separate buffer.
 #[derive(Clone, Copy, Debug)]
-pub enum Apart<'m> {
-    /// Whoever wants to keep it may.
+pub enum MessageData<'m> {
+    /// The file system may keep the buffer.
     Shared(&'m SharedBytes),
-    /// Its place serves again as soon as the message is answered.
+    /// Valid until the reply, after which the buffer is reused.
     Lent(&'m [u8]),
 }
 
-impl Apart<'_> {
+impl MessageData<'_> {
     fn length_bytes(&self) -> usize {
         match self {
-            Apart::Shared(bytes) => bytes.len(),
-            Apart::Lent(bytes) => bytes.len(),
+            MessageData::Shared(bytes) => bytes.len(),
+            MessageData::Lent(bytes) => bytes.len(),
         }
     }
 }
@@ -57,18 +57,17 @@ impl<'m> From<&'m [u8]> for Incoming<'m> {
 }
 
 impl Incoming<'_> {
-    /// Returns how many bytes the message has.
     pub(super) fn length_bytes(&self) -> usize {
         self.head.len() + self.data.map_or(0, |data| data.length_bytes())
     }
 }
 
-/// Room for one message. Only what was ever used of it takes memory.
+/// A buffer for one message. Untouched pages take no memory.
 #[derive(Debug)]
 pub(super) struct Inbox {
     head: Vec<u8>,
     pages: Arc<AlignedBuffer>,
-    /// What of `pages` is the data of the last message, if that is a WRITE.
+    /// The part of `pages` with the data of the last message, if it was a WRITE.
     data: Option<SharedBytes>,
 }
 
@@ -77,7 +76,6 @@ impl Inbox {
         Inbox { head: Vec::new(), pages: new_pages(), data: None }
     }
 
-    /// Returns where the next message goes; the last one is over.
     pub(super) fn room(&mut self) -> [IoSliceMut<'_>; 2] {
         self.data = None;
         if Arc::get_mut(&mut self.pages).is_none() {
@@ -88,7 +86,6 @@ impl Inbox {
         [IoSliceMut::new(&mut self.head), IoSliceMut::new(pages)]
     }
 
-    /// Returns the message of `length` bytes that was read into the room.
     pub(super) fn message(&mut self, length: usize) -> Incoming<'_> {
         let in_pages = length.saturating_sub(HEAD_BYTES).min(PAGES_BYTES);
         self.head.truncate(length.min(HEAD_BYTES));
@@ -97,7 +94,7 @@ impl Inbox {
         } else {
             self.head.extend_from_slice(&self.pages[..in_pages]);
         }
-        Incoming { head: &self.head, data: self.data.as_ref().map(Apart::Shared) }
+        Incoming { head: &self.head, data: self.data.as_ref().map(MessageData::Shared) }
     }
 }
 
@@ -114,7 +111,6 @@ mod tests {
     use super::*;
     use zerocopy::IntoBytes;
 
-    /// Puts a message of `length` bytes into `inbox`, as a kernel would; returns it.
     fn receive(inbox: &mut Inbox, opcode: u32, length: usize) -> Vec<u8> {
         let mut message: Vec<u8> = (0..=250).cycle().take(length).collect();
         let opcode = opcode.to_le_bytes();
@@ -132,8 +128,8 @@ mod tests {
 
     fn data_of<'m>(message: Incoming<'m>) -> &'m [u8] {
         match message.data {
-            Some(Apart::Shared(data)) => data,
-            Some(Apart::Lent(data)) => data,
+            Some(MessageData::Shared(data)) => data,
+            Some(MessageData::Lent(data)) => data,
             None => &[],
         }
     }
@@ -156,13 +152,14 @@ mod tests {
         }
     }
 
-    /// Goal: what somebody keeps is not changed by later messages, and memory is not taken anew
-    /// where nobody keeps any.
+    /// Goal: kept data survives later messages, and pages without a holder are reused.
     #[test]
     fn kept_data_stays_and_pages_that_nobody_keeps_are_used_again() {
         let mut inbox = Inbox::new();
         let first = receive(&mut inbox, opcode::WRITE, HEAD_BYTES + 8192);
-        let Some(Apart::Shared(kept)) = inbox.message(first.len()).data else { panic!("a write") };
+        let Some(MessageData::Shared(kept)) = inbox.message(first.len()).data else {
+            panic!("a write")
+        };
         let kept = kept.clone();
         let second = receive(&mut inbox, opcode::WRITE, HEAD_BYTES + 4096);
         let other = data_of(inbox.message(second.len())).as_ptr();

@@ -1,16 +1,13 @@
-//! Keeps processors from halting while a client works.
+//! Keeps CPUs out of deep idle states while a client works.
 //!
-//! A message wakes a thread twice, and on a virtual machine waking a processor that has halted
-//! takes 20 to 35 us: several times what the message itself does. Linux lets a process ask for a
-//! bound of that latency: while it holds /dev/cpu_dma_latency open with 0 written to it, idle
-//! processors look for work in place of halting (Documentation/power/pm_qos_interface.rst). That
-//! takes power, or time of the machine below; so it is asked for only while many messages come, and
-//! given back at once when they cease.
+//! Each message wakes a thread twice. On a virtual machine waking a halted CPU takes 20 to 35 us,
+//! several times the cost of the message. While /dev/cpu_dma_latency is open with 0 written to it,
+//! idle CPUs poll instead (Documentation/power/pm_qos_interface.rst). That costs power, or time of
+//! the host, so it lasts only while many messages come.
 //!
 //! # Concurrency
 //!
-//! A thread of its own looks at the count of answered messages. It sleeps for longer the longer
-//! there are none.
+//! A separate thread samples the count of answered messages.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -19,27 +16,22 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::fuse::Server;
+use crate::fuse::FuseServer;
 use crate::fuse::options::CpuLatency;
 
-/// Where latency is asked for.
 const DEVICE: &str = "/dev/cpu_dma_latency";
-/// What says how processors idle; absent where they can only halt.
+/// The kernel's idle driver. Absent where CPUs can only halt.
 const IDLE_DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 
-/// How often the count is looked at while messages come.
 const TICK: Duration = Duration::from_millis(5);
-/// How often when there have been none for long.
 const TICK_MAX: Duration = Duration::from_millis(160);
-/// Messages of a tick from which on it is asked for: 5,000 a second, a fifth of what one client
-/// sends while processors halt.
+/// Messages per tick that turn polling on: 5,000 a second, a fifth of one client's rate with
+/// halting CPUs.
 const MESSAGES_MIN: u64 = 25;
-/// Ticks with fewer after which it is given back.
 const QUIET_TICKS_MAX: u32 = 4;
-/// Most processors with which it is asked for by itself: all of them look for work.
+/// Most CPUs for automatic use, since all of them poll.
 const PROCESSORS_MAX: usize = 8;
 
-/// Returns whether to ask at all, and why.
 fn is_wanted(choice: CpuLatency) -> Result<(), &'static str> {
     match choice {
         CpuLatency::Off => Err("as the mount was told"),
@@ -55,22 +47,21 @@ fn is_wanted(choice: CpuLatency) -> Result<(), &'static str> {
     }
 }
 
-/// Returns whether the processor says that it is one of a virtual machine (x86: CPUID.1:ECX\[31\]).
+/// Returns whether the CPU reports a hypervisor (x86: CPUID.1:ECX\[31\]).
 fn is_virtual_machine() -> bool {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = info.lines().find(|line| line.starts_with("flags"));
     flags.is_some_and(|flags| flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"))
 }
 
-/// When latency is asked for.
 #[derive(Debug, Default)]
-struct Policy {
+struct CpuLatencyPolicy {
     is_asked: bool,
     quiet_ticks: u32,
 }
 
-impl Policy {
-    /// Hears how many messages came in how many ticks; returns whether to ask.
+impl CpuLatencyPolicy {
+    /// Takes the number of messages in the last `ticks` ticks. Returns whether CPUs should poll.
     fn heard(&mut self, messages: u64, ticks: u32) -> bool {
         if messages >= MESSAGES_MIN.saturating_mul(u64::from(ticks)) {
             (self.is_asked, self.quiet_ticks) = (true, 0);
@@ -81,30 +72,32 @@ impl Policy {
         self.is_asked
     }
 
-    /// Returns how long to wait until the count is looked at again, in ticks.
     fn ticks(&self, had_messages: bool, last: u32) -> u32 {
         let most = u32::try_from(TICK_MAX.as_millis() / TICK.as_millis()).unwrap_or(1);
         if self.is_asked || had_messages { 1 } else { (last * 2).min(most) }
     }
 }
 
-/// Looks after the latency of a mount until it is dropped.
-pub(super) struct Latency {
+/// Controls the idle latency for one mount until dropped.
+pub(super) struct CpuLatencyControl {
     end: Option<Sender<()>>,
     watch: Option<JoinHandle<()>>,
 }
 
-impl Latency {
-    /// Begins to look at how many messages `server` answers, if `choice` says so.
-    pub(super) fn start(choice: CpuLatency, server: &Arc<Server>) -> io::Result<Latency> {
+impl CpuLatencyControl {
+    pub(super) fn start(
+        choice: CpuLatency,
+        server: &Arc<FuseServer>,
+    ) -> io::Result<CpuLatencyControl> {
         if let Err(reason) = is_wanted(choice) {
             tracing::debug!(reason, "processors may halt while clients work");
-            return Ok(Latency { end: None, watch: None });
+            return Ok(CpuLatencyControl { end: None, watch: None });
         }
         let (end, ended) = channel();
         let server = Arc::clone(server);
         let watch = thread::Builder::new().name("fuse-latency".to_owned()).spawn(move || {
-            let (mut policy, mut ticks, mut before) = (Policy::default(), 1, server.answered());
+            let (mut policy, mut ticks, mut before) =
+                (CpuLatencyPolicy::default(), 1, server.answered());
             let mut asked: Option<File> = None;
             while ended.recv_timeout(TICK * ticks) == Err(RecvTimeoutError::Timeout) {
                 let now = server.answered();
@@ -124,24 +117,24 @@ impl Latency {
                 ticks = policy.ticks(messages > 0, ticks);
             }
         })?;
-        Ok(Latency { end: Some(end), watch: Some(watch) })
+        Ok(CpuLatencyControl { end: Some(end), watch: Some(watch) })
     }
 }
 
-impl Drop for Latency {
+impl Drop for CpuLatencyControl {
     fn drop(&mut self) {
         self.end = None;
         if let Some(watch) = self.watch.take() {
-            // It only reads a count.
+            // The thread only reads a counter.
             let _ = watch.join();
         }
     }
 }
 
-/// Asks that no processor halts, until what is returned is closed.
+/// Keeps CPUs polling until the returned file is closed.
 fn ask() -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).open(DEVICE)?;
-    // An `s32` of microseconds.
+    // The latency limit: an `s32` of microseconds.
     file.write_all(&[0; 4])?;
     Ok(file)
 }
@@ -150,10 +143,10 @@ fn ask() -> io::Result<File> {
 mod tests {
     use super::*;
 
-    /// Goal: latency is asked for while a client works without pause, and given back soon.
+    /// Goal: polling is on while a client works without pause, and off soon after.
     #[test]
     fn it_is_asked_for_while_many_messages_come() {
-        let mut policy = Policy::default();
+        let mut policy = CpuLatencyPolicy::default();
         assert!(!policy.heard(MESSAGES_MIN - 1, 1), "somebody looks around");
         assert!(policy.heard(MESSAGES_MIN, 1));
         for _ in 0..QUIET_TICKS_MAX {
@@ -166,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_idle_mount_is_looked_at_seldom() {
-        let policy = Policy::default();
+        let policy = CpuLatencyPolicy::default();
         let mut ticks = 1;
         let waits: Vec<u32> = (0..7)
             .map(|_| {
@@ -176,7 +169,7 @@ mod tests {
             .collect();
         assert_eq!(waits, [2, 4, 8, 16, 32, 32, 32]);
         assert_eq!(policy.ticks(true, 32), 1);
-        assert_eq!(Policy { is_asked: true, quiet_ticks: 0 }.ticks(false, 1), 1);
+        assert_eq!(CpuLatencyPolicy { is_asked: true, quiet_ticks: 0 }.ticks(false, 1), 1);
     }
 
     #[test]

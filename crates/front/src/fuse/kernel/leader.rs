@@ -1,58 +1,51 @@
-//! Leader and followers: one thread answers a client that asks without pause, others stand by.
+//! Leader and followers: one thread serves a busy client while the others wait.
 //!
-//! For each message the kernel wakes a thread that waits in read(2), whichever thread then takes
-//! the message. So while one thread polls, another is woken at each message. It finds nothing, or
-//! it takes the message and carries the client's work to another processor's caches. A thread whose
-//! polling finds messages again and again therefore takes the *lead*. The other threads, when they
-//! come back from an answer, become *followers*: they wait on a condition and not in read(2).
+//! The kernel wakes a thread in read(2) for each message. If one thread polls while others wait in
+//! read(2), each message wakes one of them in vain, or moves the client's work to another CPU's
+//! caches. So a thread that repeatedly finds messages by polling takes the *lead*. The others
+//! finish their message and become *followers*: they wait on a condition variable, not in read(2).
 //!
 //! # Invariants
 //!
-//! - LF1: A thread follows only while another has the lead.
-//! - LF2: The leader is not at one message for longer than two ticks ([`TICK`]): one of the
-//!   followers takes the lead away from it. So no message waits longer because others follow.
+//! - LF1: A thread follows only while another leads.
+//! - LF2: A message keeps the leader for at most two ticks ([`TICK`]). Then a follower takes the
+//!   lead. So followers delay no message for longer.
 //!
 //! # Concurrency
 //!
-//! What the leader does at each message is one exchange of one word, which fails if it has lost the
-//! lead meanwhile. The lock is for following and for taking the lead away alone.
+//! Per message, the leader does one compare-exchange, which fails if it has lost the lead. Only
+//! following and revoking take the lock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// How often one of the followers looks whether the leader gets on: each time costs a wake-up
-/// of some microseconds, and only while somebody leads.
+/// Period of progress checks by one follower. Each costs a wake-up of some microseconds.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Messages in a row that came so fast that looking for them was worth it, before a thread takes
-/// the lead.
+/// Consecutive messages found by polling before a thread takes the lead.
 const QUICK_MIN: u32 = 16;
-/// What a message counts that another thread sent than the one before; one that the same sent
-/// counts 1 against it.
+/// Weight of a message from another client thread than the previous one. From the same thread: -1.
 const OTHER_COUNTS: u32 = 16;
-/// How much of that shows that there are several clients.
+/// Sum of weights above which there are several clients.
 const OTHERS_MAX: u32 = 32;
-/// Messages for which nobody takes the lead after it had to be given up; four times as many after
-/// each hold that was shorter than this, up to [`REST_MAX`].
+/// Shortest pause without a leader after a lead, in messages. Quadruples, up to [`REST_MAX`], after
+/// each lead of fewer messages than this.
 const REST_MIN: u32 = 4096;
-/// See [`REST_MIN`].
 const REST_MAX: u32 = REST_MIN << 8;
 
-/// Nobody leads.
 const FREE: u64 = 0;
-/// Bit of the state: the leader is at a message.
+/// State bit: the leader is executing a message.
 const BUSY: u64 = 1 << 16;
-/// What one more message adds to the state; the lowest 16 bits are who leads, from 1 on.
+/// State increment per message. The lowest 16 bits are the leader's number plus 1.
 const ONE_MESSAGE: u64 = 1 << 17;
 
-/// The lead of one mount.
 #[derive(Debug, Default)]
 pub(super) struct Lead {
     state: AtomicU64,
-    /// Messages in a row that came fast, those for which the lead is not taken, and how many of
-    /// these there were the last time: estimates.
+    /// Heuristics: consecutive fast messages, messages left in the pause, and the length of the
+    /// last pause.
     quick: AtomicU32,
     rest: AtomicU32,
     last_rest: AtomicU32,
@@ -60,7 +53,6 @@ pub(super) struct Lead {
     ended: Condvar,
 }
 
-/// One of the threads that serve a mount, by its number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThreadNo(pub(super) u16);
 
@@ -71,19 +63,17 @@ impl ThreadNo {
 }
 
 impl Lead {
-    /// Returns whether another than `thread` leads.
     pub(super) fn is_held_by_another(&self, thread: ThreadNo) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         state != FREE && !thread.holds(state)
     }
 
-    /// Gives the lead to `thread`, which is at a message, if it is free; returns whether it was.
+    /// Makes `thread`, which is executing a message, the leader if there is none.
     pub(super) fn take(&self, thread: ThreadNo) -> bool {
         let held = (u64::from(thread.0) + 1) | BUSY;
         self.state.compare_exchange(FREE, held, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Hears whether a message came so fast that looking for it was worth it.
     pub(super) fn heard(&self, is_quick: bool) {
         let order = Ordering::Relaxed;
         let quick = if is_quick { self.quick.load(order).saturating_add(1) } else { 0 };
@@ -91,7 +81,7 @@ impl Lead {
         self.rest.store(self.rest.load(order).saturating_sub(1), order);
     }
 
-    /// Hears that the lead was given up after a hold of `held` messages, because it was of no use.
+    /// Starts a pause after a useless lead of `held` messages.
     pub(super) fn rest_after(&self, held: u32) {
         let order = Ordering::Relaxed;
         let longer = self.last_rest.load(order).saturating_mul(4).clamp(REST_MIN, REST_MAX);
@@ -100,44 +90,41 @@ impl Lead {
         self.last_rest.store(rest, order);
     }
 
-    /// Whether a thread that has found a message should take the lead.
     pub(super) fn is_wanted(&self) -> bool {
         let order = Ordering::Relaxed;
         self.quick.load(order) >= QUICK_MIN && self.rest.load(order) == 0
     }
 
-    /// Notes that `thread` is at another message, if it leads.
+    /// Marks the next message of `thread` as begun, if it leads.
     pub(super) fn begin(&self, thread: ThreadNo) {
         self.step(thread, |state| (state | BUSY).wrapping_add(ONE_MESSAGE));
     }
 
-    /// Notes that `thread` is done with its message; returns whether it still leads.
+    /// Marks the message of `thread` as done. Returns whether `thread` still leads.
     pub(super) fn end(&self, thread: ThreadNo) -> bool {
         self.step(thread, |state| state & !BUSY)
     }
 
-    /// Ends the hold of `thread`, if it has it.
     pub(super) fn leave(&self, thread: ThreadNo) {
         if self.step(thread, |_| FREE) {
             self.call(&mut self.has_deputy.lock());
         }
     }
 
-    /// Changes the state, if `thread` holds the lead; returns whether it did.
+    /// Changes the state if `thread` leads. Returns whether it did.
     fn step(&self, thread: ThreadNo, next: impl FnOnce(u64) -> u64) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         let order = Ordering::Relaxed;
         thread.holds(state) && self.state.compare_exchange(state, next(state), order, order).is_ok()
     }
 
-    /// LF1: calls the followers, for nobody leads any more.
+    /// Wakes all followers, as there is no leader (LF1).
     fn call(&self, has_deputy: &mut bool) {
         *has_deputy = false;
         self.ended.notify_all();
     }
 
-    /// Waits while another than `thread` leads; ends its hold if it is at one message for
-    /// too long.
+    /// Waits while another thread leads. Revokes a lead that is stuck at one message.
     pub(super) fn follow(&self, thread: ThreadNo) {
         let mut has_deputy = self.has_deputy.lock();
         let (mut is_deputy, mut seen) = (false, FREE);
@@ -151,7 +138,7 @@ impl Lead {
             } else if self.ended.wait_for(&mut has_deputy, TICK).timed_out() {
                 let state = self.state.load(Ordering::Relaxed);
                 let order = Ordering::Relaxed;
-                // LF2
+                // LF2: no progress for a tick.
                 if state == seen
                     && state & BUSY != 0
                     && self.state.compare_exchange(state, FREE, order, order).is_ok()
@@ -165,7 +152,7 @@ impl Lead {
     }
 }
 
-/// Who asks the leading thread: one client, or several.
+/// Estimates whether one or several clients send to the leader.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     last: u32,
@@ -173,7 +160,8 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Hears that `thread` of a client asks, 0 if none does; returns whether there are several.
+    /// Counts a message from client thread `thread` (0 if unknown). Returns whether there are
+    /// several clients.
     pub(super) fn are_several(&mut self, thread: u32) -> bool {
         if thread == self.last || thread == 0 {
             self.others = self.others.saturating_sub(1);
@@ -186,20 +174,17 @@ impl Clients {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::mpsc;
+    use std::sync::{Arc, mpsc};
     use std::thread;
     use std::time::Instant;
 
     use super::*;
 
     const LEADER: ThreadNo = ThreadNo(0);
-    /// So long that whoever waits would have been let go: a hundred ticks.
     const LONG: Duration = Duration::from_millis(100);
-    /// A test that waits longer has failed.
     const TOO_LONG: Duration = Duration::from_secs(20);
 
-    /// Returns a lead that the leader has, and what tells that each of `others` has stood by.
+    /// Returns a lead taken by `LEADER`. The channel gets each follower that stops waiting.
     fn held_beside(others: u16) -> (Arc<Lead>, mpsc::Receiver<u16>) {
         let lead = Arc::new(Lead::default());
         assert!(lead.take(LEADER));
@@ -232,7 +217,7 @@ mod tests {
         let (start, mut begun) = (Instant::now(), Instant::now());
         while start.elapsed() < LONG {
             if !lead.end(LEADER) {
-                // A test that does not get a processor is stuck.
+                // Revoked only if this test got no CPU for a tick.
                 assert!(begun.elapsed() >= TICK);
                 return;
             }

@@ -1,25 +1,23 @@
 //! The transport to the kernel: the FUSE protocol on /dev/fuse.
 //!
 //! ```text
-//!   attach       a connection under a directory          fuse_kernel  the protocol's bytes
-//!   init         what both sides agree on                 decode       bytes to requests
-//!   device       read a message, write a reply            encode       replies to bytes
-//!   poll         how long to look before sleeping         exchange     one message, one reply
-//!   inbox        where a message is read to               leader       one thread for one client
-//!   latency      keeps processors from halting         notices      what others have changed
-//!   stop         the end of what is not unmounted
+//!   attach       mount a connection               fuse_kernel  protocol structures
+//!   init         the handshake                    decode       bytes to requests
+//!   device       read a message, write a reply    encode       replies to bytes
+//!   poll         busy polling before sleep        exchange     one message, one reply
+//!   inbox        the receive buffer               leader       one thread for one client
+//!   latency      keeps CPUs from halting          notices      invalidations for the kernel
+//!   stop         ends a mount without umount      uring        requests by io_uring
 //! ```
 //!
 //! # Concurrency
 //!
-//! One thread for each descriptor of the connection (`FUSE_DEV_IOC_CLONE`): it reads a message,
-//! asks the server, writes the reply; that of a sync is written by whoever learns that it is
-//! over. Nothing else is shared but the server. A thread holds room for the
-//! largest message and a buffer for the largest reply, of which only what was ever used takes
-//! memory. The data of a WRITE may be kept by the file system, which bounds how much that is.
-//!
-//! A panic in the file system costs the request (EX1). The loop outside has nothing that panics; if
-//! it did, the other threads would go on.
+//! One thread per descriptor of the connection (`FUSE_DEV_IOC_CLONE`) reads a message, calls the
+//! server and writes the reply, which for a sync is written by the completing thread. The threads
+//! share only the server. Each has buffers for the largest message and reply, of which untouched
+//! pages take no memory. The file system may keep the data of a WRITE, and bounds how much.
+//! A panic in the file system costs only the request (EX1). After a panic in a thread's own loop,
+//! the other threads continue.
 
 mod attach;
 mod decode;
@@ -50,85 +48,83 @@ pub(super) use self::attach::FLAGS_DEFAULT;
 pub(super) use self::fuse_kernel::opcode;
 
 use self::decode::{Dialect, Envelope};
-use self::device::{Device, FIRST_REQUEST_TIME, Read};
+use self::device::{FIRST_REQUEST_TIME, FuseDevice, FuseReadOutcome};
 use self::exchange::{Exchange, Replies, ReplyParts, refusal};
 use self::inbox::{Inbox, Incoming};
-use self::init::{Answer, Requested};
-use self::latency::Latency;
+use self::init::{InitOutcome, RequestedCapabilities};
+use self::latency::CpuLatencyControl;
 use self::leader::{Clients, Lead, ThreadNo};
 use self::notices::Notices;
-use self::poll::{Crew, GatherPolicy, PollPolicy};
-use self::stop::Stop;
-use self::uring::{Queues, Serving};
+use self::poll::{AwakeThreads, GatherPolicy, PollPolicy};
+use self::stop::ServiceStop;
+use self::uring::{Queues, UringService};
 use super::options::{CpuLatency, DirectIo, THREADS_MAX};
-use super::transport::{Transport, TransportError, TransportUsed};
-use super::{MountOptions, Server, mountpoint};
+use super::transport::{FuseTransport, TransportError, TransportUsed};
+use super::{FuseServer, MountOptions, mountpoint};
 
-/// Bytes of a buffer for INIT, which is short; the kernel refuses less than 8 KiB.
+/// Buffer size for INIT, which is short. The kernel refuses less than 8 KiB.
 const INIT_BYTES_MAX: usize = 8192;
 
-/// How often the handshake may begin again: once for a kernel of a later major version.
+/// Most INIT messages: a kernel of a later major version sends a second one.
 const INIT_TRIES_MAX: usize = 2;
 
-/// A mounted directory, whose connection is agreed upon and not yet served.
 #[derive(Debug)]
 pub(super) struct KernelTransport {
-    device: Arc<Device>,
+    device: Arc<FuseDevice>,
     dialect: Dialect,
     thread_count: usize,
     poll_time: Duration,
     cpu_latency: CpuLatency,
     queues: Option<Queues>,
     used: Arc<TransportUsed>,
-    /// Ends it; `None`: who unmounts it does.
-    stop: Option<Arc<Stop>>,
+    stop: Option<Arc<ServiceStop>>,
 }
 
 impl KernelTransport {
-    /// Mounts `directory`, an absolute path, and shakes hands with the kernel. Requests wait until
-    /// [`Transport::serve`].
+    /// Mounts `directory`, an absolute path, and does the handshake. Requests wait until
+    /// [`FuseTransport::serve`].
     pub(super) fn mount(
         directory: &Path,
         options: &MountOptions,
-        server: &Server,
+        server: &FuseServer,
     ) -> io::Result<KernelTransport> {
-        // Before the connection: the kernel offers queues only if they are turned on.
+        // Done before mounting: the kernel offers queues to a connection only if they are enabled.
         let plan = uring::plan(options.transport);
         let device = attach::attach(directory, options)?;
-        // What cannot be served must not stay in the way.
+        // A mount must not stay without a server.
         KernelTransport::agree(device, plan, options, server)
             .inspect_err(|_| drop(mountpoint::detach(directory)))
     }
 
-    /// Takes a connection over that somebody else has put under a directory, and shakes hands.
+    /// Takes over a connection mounted by another process, and does the handshake.
     pub(super) fn take(
         connection: OwnedFd,
         options: &MountOptions,
-        server: &Server,
+        server: &FuseServer,
     ) -> io::Result<KernelTransport> {
-        let device = Device::from_descriptor(connection);
+        let device = FuseDevice::from_descriptor(connection);
         device.check()?;
         if !server.is_of_one_user() {
             return KernelTransport::agree(device, uring::plan(options.transport), options, server);
         }
-        // Whoever has a copy of his descriptor says whether that blocks.
+        // A clone, as the mounter could change the blocking mode of the original.
         let device = device.cloned()?;
-        // The kernel lets go of queues when the connection ends, which is not ours to end.
+        // The kernel releases queues only when the connection ends, which the mounter controls.
         let plan = Err("a mounter's mount has none".to_owned());
         let transport = KernelTransport::agree(device, plan, options, server)?;
-        Ok(KernelTransport { stop: Some(Arc::new(Stop::new()?)), ..transport })
+        Ok(KernelTransport { stop: Some(Arc::new(ServiceStop::new()?)), ..transport })
     }
 
     fn agree(
-        device: Device,
-        plan: Result<uring::Plan, String>,
+        device: FuseDevice,
+        plan: Result<uring::UringQueuePlan, String>,
         options: &MountOptions,
-        server: &Server,
+        server: &FuseServer,
     ) -> io::Result<KernelTransport> {
         let queues = plan.and_then(|plan| {
             Queues::new(&device, plan).map_err(|error| format!("io_uring is refused: {error}"))
         });
-        let requested = Requested {
+        let requested = RequestedCapabilities {
             has_writeback_cache: options.has_writeback_cache,
             has_acls: server.has_acls(),
             has_queues: queues.is_ok(),
@@ -154,58 +150,55 @@ impl KernelTransport {
         })
     }
 
-    /// Returns what ends a mount that is not to be unmounted here; `None`: it is to be.
-    pub(super) fn stop(&self) -> Option<Arc<Stop>> {
+    /// Returns the stop signal of a mount that must not be unmounted here, or `None` for others.
+    pub(super) fn stop(&self) -> Option<Arc<ServiceStop>> {
         self.stop.as_ref().map(Arc::clone)
     }
 
-    /// Returns what tells whether the kernel has ended the connection.
-    pub(super) fn connection(&self) -> Connection {
-        Connection(Arc::downgrade(&self.device))
+    pub(super) fn connection(&self) -> FuseConnection {
+        FuseConnection(Arc::downgrade(&self.device))
     }
 
-    /// Returns what tells how the kernel's requests come.
     pub(super) fn used(&self) -> Arc<TransportUsed> {
         Arc::clone(&self.used)
     }
 }
 
-/// A connection that is served, seen from outside; it is not kept open.
 #[derive(Debug)]
-pub(super) struct Connection(Weak<Device>);
+pub(super) struct FuseConnection(Weak<FuseDevice>);
 
-impl Connection {
-    /// Whether the kernel has ended it, or no thread serves it any more. The kernel does so before
-    /// umount(2) returns, the threads learn of it later.
+impl FuseConnection {
+    /// Returns whether the kernel has ended the connection, or no thread serves it. Threads notice
+    /// later.
     pub(super) fn has_ended(&self) -> bool {
         self.0.upgrade().is_none_or(|device| device.has_ended())
     }
 }
 
-/// Mounts `directory`, an absolute path, and returns the connection, on which nobody spoke yet.
+/// Mounts `directory`, an absolute path, and returns the connection before the handshake.
 pub(super) fn attach_only(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
-    attach::attach(directory, options).map(Device::into_descriptor)
+    attach::attach(directory, options).map(FuseDevice::into_descriptor)
 }
 
-fn shake_hands(device: &Device, requested: Requested) -> io::Result<Dialect> {
+fn shake_hands(device: &FuseDevice, requested: RequestedCapabilities) -> io::Result<Dialect> {
     let mut buffer = vec![0; INIT_BYTES_MAX];
     for _ in 0..INIT_TRIES_MAX {
         let room = &mut [IoSliceMut::new(&mut buffer)];
         let length = match device.read_within(&FIRST_REQUEST_TIME, room)? {
-            Read::Message(length) => length,
-            Read::Ended => {
+            FuseReadOutcome::Message(length) => length,
+            FuseReadOutcome::Ended => {
                 return Err(io::Error::other("the kernel ended the connection at once"));
             }
-            Read::Nothing => {
+            FuseReadOutcome::Nothing => {
                 return Err(io::Error::other("the kernel asks nothing of who serves the mount"));
             }
         };
         let message = buffer.get(..length).unwrap_or_default();
         let Some((unique, answer)) = init::answer(message, requested) else { break };
         let (out, dialect) = match answer {
-            Answer::Agreed(out, dialect) => (out, Some(dialect)),
-            Answer::Again(out) => (out, None),
-            Answer::Refused(errno) => {
+            InitOutcome::Agreed(out, dialect) => (out, Some(dialect)),
+            InitOutcome::Again(out) => (out, None),
+            InitOutcome::Refused(errno) => {
                 device.send(&ReplyParts { head: &refusal(unique, errno), data: &[] });
                 break;
             }
@@ -218,19 +211,19 @@ fn shake_hands(device: &Device, requested: Requested) -> io::Result<Dialect> {
     Err(io::Error::other("the kernel's FUSE is too old: Linux 5.4 or later is needed"))
 }
 
-impl Replies for Device {
-    /// Sends a reply. One that the kernel does not take is our bug: its request gets `EIO`.
+impl Replies for FuseDevice {
+    /// Sends a reply. If the kernel refuses the reply (a bug here), the request gets `EIO`.
     fn send(&self, reply: &ReplyParts<'_>) {
         let Err(error) = self.write(reply) else { return };
         tracing::error!(%error, "the kernel refused a reply");
         let unique = exchange::unique_of(reply.head);
         let refused = refusal(unique, Errno::IO);
-        // If this is refused too, nothing waits for it.
+        // If the kernel refuses this reply too, no request waits for it.
         let _ = self.write(&ReplyParts { head: &refused, data: &[] });
     }
 
-    /// Sends a notice. A kernel that has nothing of the file says so, and [`Device::write`] takes
-    /// that to be done.
+    /// Sends a notice. [`FuseDevice::write`] ignores the error for a file that the kernel does not
+    /// cache.
     fn notify(&self, notice: &[u8]) {
         if let Err(error) = self.write(&ReplyParts { head: notice, data: &[] }) {
             tracing::error!(%error, "the kernel refused a notice");
@@ -238,17 +231,16 @@ impl Replies for Device {
     }
 }
 
-impl Transport for KernelTransport {
-    fn serve(self: Box<Self>, server: Arc<Server>) -> Result<(), TransportError> {
-        // Until it is served no more.
-        let _latency = Latency::start(self.cpu_latency, &server)?;
+impl FuseTransport for KernelTransport {
+    fn serve(self: Box<Self>, server: Arc<FuseServer>) -> Result<(), TransportError> {
+        let _latency = CpuLatencyControl::start(self.cpu_latency, &server)?;
         let KernelTransport {
             device, dialect, thread_count, poll_time, queues, used, stop, ..
         } = *self;
-        let replies: Arc<dyn Replies> = Arc::<Device>::clone(&device);
+        let replies: Arc<dyn Replies> = Arc::<FuseDevice>::clone(&device);
         let _notices = Notices::start(&server, replies)?;
         if let Some(queues) = queues {
-            match Serving::start(queues, &server, &device, dialect, thread_count)? {
+            match UringService::start(queues, &server, &device, dialect, thread_count)? {
                 Ok(serving) => {
                     let ended = read_device(device, &server, dialect);
                     serving.end();
@@ -262,13 +254,13 @@ impl Transport for KernelTransport {
             devices.push(Arc::new(device.cloned()?));
         }
         devices.push(device);
-        let crew = Arc::new(Crew::new(thread_count));
+        let crew = Arc::new(AwakeThreads::new(thread_count));
         let lead = Arc::new(Lead::default());
         let mut workers = Vec::with_capacity(thread_count);
         for (number, device) in (0..).zip(devices) {
             let (crew, lead) = (Arc::clone(&crew), Arc::clone(&lead));
             let shared = (crew, lead, ThreadNo(number));
-            let mut worker = Worker::new(device, &server, dialect, poll_time, shared);
+            let mut worker = FuseDeviceThread::new(device, &server, dialect, poll_time, shared);
             worker.stop = stop.as_ref().map(Arc::clone);
             let name = format!("fuse-{number}");
             workers.push(thread::Builder::new().name(name).spawn(move || worker.run())?);
@@ -283,49 +275,48 @@ impl Transport for KernelTransport {
     }
 }
 
-/// Answers what the kernel sends by no queue.
-fn read_device(device: Arc<Device>, server: &Arc<Server>, dialect: Dialect) -> io::Result<()> {
-    let shared = (Arc::new(Crew::new(1)), Arc::new(Lead::default()), ThreadNo(0));
-    Worker::new(device, server, dialect, Duration::ZERO, shared).run()
+fn read_device(
+    device: Arc<FuseDevice>,
+    server: &Arc<FuseServer>,
+    dialect: Dialect,
+) -> io::Result<()> {
+    let shared = (Arc::new(AwakeThreads::new(1)), Arc::new(Lead::default()), ThreadNo(0));
+    FuseDeviceThread::new(device, server, dialect, Duration::ZERO, shared).run()
 }
 
-/// A thread with a descriptor of its own.
-struct Worker {
-    device: Arc<Device>,
-    /// Whether the descriptor is set to wait for messages.
+struct FuseDeviceThread {
+    device: Arc<FuseDevice>,
     blocks: bool,
     exchange: Exchange,
     policy: PollPolicy,
     gather: GatherPolicy,
-    crew: Arc<Crew>,
+    crew: Arc<AwakeThreads>,
     number: ThreadNo,
     lead: Arc<Lead>,
-    /// Whether the thread took the lead and has not given it up.
+    /// The thread took the lead and has not given it up. The lead may have been revoked.
     is_leader: bool,
-    /// Messages since then.
     held: u32,
-    /// Who asks the leading thread.
     clients: Clients,
-    stop: Option<Arc<Stop>>,
+    stop: Option<Arc<ServiceStop>>,
 }
 
-impl Drop for Worker {
+impl Drop for FuseDeviceThread {
     fn drop(&mut self) {
-        // Who stands by must hear that the connection has ended.
+        // Followers wake and notice the end of the connection.
         self.lead.leave(self.number);
     }
 }
 
-impl Worker {
+impl FuseDeviceThread {
     fn new(
-        device: Arc<Device>,
-        server: &Arc<Server>,
+        device: Arc<FuseDevice>,
+        server: &Arc<FuseServer>,
         dialect: Dialect,
         poll_time: Duration,
-        (crew, lead, number): (Arc<Crew>, Arc<Lead>, ThreadNo),
-    ) -> Worker {
-        let replies: Arc<dyn Replies> = Arc::<Device>::clone(&device);
-        Worker {
+        (crew, lead, number): (Arc<AwakeThreads>, Arc<Lead>, ThreadNo),
+    ) -> FuseDeviceThread {
+        let replies: Arc<dyn Replies> = Arc::<FuseDevice>::clone(&device);
+        FuseDeviceThread {
             device,
             blocks: true,
             exchange: Exchange::with_dialect(Arc::clone(server), replies, dialect),
@@ -341,7 +332,6 @@ impl Worker {
         }
     }
 
-    /// Answers messages until the connection ends.
     fn run(mut self) -> io::Result<()> {
         let mut inbox = Inbox::new();
         loop {
@@ -366,8 +356,7 @@ impl Worker {
         self.exchange.run_deferred_work();
     }
 
-    /// Gathers the reads that have come by now. Returns the length of a message in `inbox` that
-    /// came behind them and is none.
+    /// Gathers reads that have arrived. Returns the length of the first message that is no read.
     fn find_more_reads(&mut self, inbox: &mut Inbox) -> io::Result<Option<usize>> {
         if !self.gather.looks() {
             return Ok(None);
@@ -376,8 +365,8 @@ impl Worker {
         let (mut has_more, mut other) = (false, None);
         while self.exchange.has_room()
             && other.is_none()
-            // That the connection has ended is heard again.
-            && let Read::Message(length) = self.device.read(&mut inbox.room())?
+            // If the connection has ended, the next read reports it again.
+            && let FuseReadOutcome::Message(length) = self.device.read(&mut inbox.room())?
         {
             let is_read = self.exchange.gather(inbox.message(length));
             has_more |= is_read;
@@ -387,10 +376,9 @@ impl Worker {
         Ok(other)
     }
 
-    /// Waits for a message. `None`: the connection has ended.
     fn next_message(&mut self, inbox: &mut Inbox) -> io::Result<Option<usize>> {
         if self.is_leader && !self.lead.end(self.number) {
-            // It took too long.
+            // A follower has revoked the lead during a long message.
             self.is_leader = false;
             self.lead.rest_after(self.held);
         }
@@ -402,7 +390,7 @@ impl Worker {
         }
         let start = Instant::now();
         let mut read = self.look(inbox, start)?;
-        if read == Read::Nothing {
+        if read == FuseReadOutcome::Nothing {
             self.leave_lead();
             self.set_blocking(self.stop.is_none())?;
             read = self.crew.asleep(|| match &self.stop {
@@ -413,31 +401,29 @@ impl Worker {
         self.policy.heard_after(start.elapsed());
         self.lead.heard(self.policy.is_worth_it());
         match read {
-            Read::Message(length) => Ok(Some(length)),
-            Read::Ended | Read::Nothing => Ok(None),
+            FuseReadOutcome::Message(length) => Ok(Some(length)),
+            FuseReadOutcome::Ended | FuseReadOutcome::Nothing => Ok(None),
         }
     }
 
-    /// Looks for a message for a moment, if that is worth it.
-    fn look(&mut self, inbox: &mut Inbox, start: Instant) -> io::Result<Read> {
+    fn look(&mut self, inbox: &mut Inbox, start: Instant) -> io::Result<FuseReadOutcome> {
         let poll_time = self.policy.poll_time();
         if poll_time.is_zero() || !(self.is_leader || self.crew.may_look()) {
-            return Ok(Read::Nothing);
+            return Ok(FuseReadOutcome::Nothing);
         }
         self.set_blocking(false)?;
         let mut read = self.device.read(&mut inbox.room())?;
-        while read == Read::Nothing && start.elapsed() < poll_time {
-            // Who asks may want this processor to do so.
+        while read == FuseReadOutcome::Nothing && start.elapsed() < poll_time {
+            // The client may need this CPU to send its request.
             thread::yield_now();
             read = self.device.read(&mut inbox.room())?;
         }
-        if let Read::Message(length) = read {
+        if let FuseReadOutcome::Message(length) = read {
             self.begin_as_leader(inbox.message(length));
         }
         Ok(read)
     }
 
-    /// A message was found: takes the lead, keeps it, or leaves it.
     fn begin_as_leader(&mut self, message: Incoming<'_>) {
         let asking = Envelope::of(message.head).map_or(0, |envelope| envelope.sender.thread);
         if !self.is_leader {

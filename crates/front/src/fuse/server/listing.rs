@@ -1,14 +1,14 @@
-//! Listings of directories.
+//! Directory listings.
 
-use engine::vnode::api::{Attr, Caller, DirEntry, Ino};
+use engine::api::{Attr, Caller, DirEntry, Ino};
 use rustix::io::Errno;
 
-use super::{Server, done, errno};
-use crate::fuse::given::Given;
+use super::{FuseServer, done, errno};
+use crate::fuse::given::ReferencedInodes;
 use crate::fuse::protocol::{ListedName, Listing, NodeId, Reply};
 use crate::fuse::small::{self, SmallListing};
 
-impl Server {
+impl FuseServer {
     pub(super) fn read_dir(
         &self,
         caller: &Caller,
@@ -27,7 +27,7 @@ impl Server {
             read.map_err(|error| errno("readdir", directory, &error))?;
             return if is_small { Ok(Reply::Done) } else { Err(Errno::OVERFLOW) };
         }
-        if with_nodes && !self.given().is_some_and(Given::is_full) {
+        if with_nodes && !self.given().is_some_and(ReferencedInodes::is_full) {
             return self.read_dir_with_nodes(caller, directory, cookie, listing);
         }
         let mut each = |entry: &DirEntry| listing.add(self.listed(entry), None);
@@ -53,8 +53,8 @@ impl Server {
         };
         match self.fs.readdir_plus(caller, directory, cookie, &mut each) {
             Err(error) if is_empty => Err(errno("readdir", directory, &error)),
-            // What is listed so far carries references, so it must be sent; the kernel asks for the
-            // rest and gets the error then.
+            // The kernel must get the references of the entries so far. Its next request gets the
+            // error.
             _ => Ok(Reply::Done),
         }
     }

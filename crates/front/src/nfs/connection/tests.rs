@@ -1,4 +1,4 @@
-//! Bounds of one connection, on a socket, at moments that the test names.
+//! Bounds of one connection, on a socket, with explicit times.
 
 use std::net::{IpAddr, TcpListener};
 
@@ -9,41 +9,38 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Returns a connection, and the client's end of it.
-fn connected(peer: Option<IpAddr>, token: u64) -> (Connection, TcpStream) {
+fn connected(peer: Option<IpAddr>, token: u64) -> (NfsConnection, TcpStream) {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("there is room");
-    let ground = Arc::new(Ground::new(epoll));
+    let ground = Arc::new(ConnectionContext::new(epoll));
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let address = listener.local_addr().expect("it has one");
     let client = TcpStream::connect(address).expect("it listens");
     let (socket, found) = listener.accept().expect("it came");
     socket.set_nonblocking(true).expect("it is a socket");
     let peer = SocketAddr::new(peer.unwrap_or(found.ip()), found.port());
-    (Connection::new(&ground, socket, peer, token), client)
+    (NfsConnection::new(&ground, socket, peer, token), client)
 }
 
-/// Returns a connection that is said to come from `peer`.
-pub(in crate::nfs) fn from(peer: IpAddr, token: u64) -> Arc<Connection> {
+/// Returns a connection that claims to come from `peer`.
+pub(in crate::nfs) fn from(peer: IpAddr, token: u64) -> Arc<NfsConnection> {
     Arc::new(connected(Some(peer), token).0)
 }
 
-/// Returns a connection that is watched, and the client's end of it.
-fn pair() -> (Connection, TcpStream) {
+fn pair() -> (NfsConnection, TcpStream) {
     let (connection, client) = connected(None, 99);
     connection.watch().expect("there is room");
     (connection, client)
 }
 
-/// The client reads until the server has sent more; returns since when the answer waits that is
-/// the first then.
-fn take_more(connection: &Connection, mut client: &TcpStream) -> Option<Instant> {
-    let left = |state: &State| (state.output.len(), state.sent);
+/// Reads as the client until the server has sent more. Returns since when the first queued reply
+/// waits.
+fn take_more(connection: &NfsConnection, mut client: &TcpStream) -> Option<Instant> {
+    let left = |state: &NfsConnectionState| (state.output.len(), state.sent);
     let before = left(&connection.state.lock());
     loop {
         client.read_exact(&mut [0; 64 << 10]).expect("there is more");
-        // The socket can be written to, perhaps.
         let found = connection.take_input(&mut Vec::new());
-        assert!(matches!(found, Input::Nothing), "it asks nothing");
+        assert!(matches!(found, ConnectionInput::Nothing), "it asks nothing");
         let state = connection.state.lock();
         if left(&state) != before {
             return state.output_since;
@@ -51,8 +48,8 @@ fn take_more(connection: &Connection, mut client: &TcpStream) -> Option<Instant>
     }
 }
 
-/// Goal: who takes a byte of an answer now and then is as late as who takes none (NC3), and
-/// what is held for him is in the way of others (NC4); who takes whole answers is not late.
+/// Goal: a client that accepts single bytes is as late as one that accepts none (NC3), and the
+/// connection may be closed for memory (NC4). A client that accepts whole replies is not late.
 #[test]
 fn a_part_of_an_answer_is_no_progress() {
     const ANSWER_BYTES: usize = 12 << 20;
@@ -64,7 +61,7 @@ fn a_part_of_an_answer_is_no_progress() {
         (state.output_since.expect("it waits"), state.output_bytes)
     };
     assert_eq!(connection.overdue(first + SEND_TIME_MAX), None);
-    assert_eq!(connection.overdue(first + seconds(31)), Some(Overdue::TakesNoAnswer));
+    assert_eq!(connection.overdue(first + seconds(31)), Some(OverdueReason::TakesNoAnswer));
     assert_eq!(connection.bytes_in_the_way(first + CROWDED_TIME_MAX), 0);
     assert_eq!(connection.bytes_in_the_way(first + seconds(6)), held);
     assert_eq!(take_more(&connection, &client), Some(first), "it is the same answer");
@@ -76,27 +73,27 @@ fn a_part_of_an_answer_is_no_progress() {
         assert_eq!(since, Some(first), "it is the same answer");
     };
     assert!(later > first, "a whole one was taken");
-    // But he is behind still.
+    // The client still lags.
     let left = connection.bytes_in_the_way(first + seconds(6));
     assert!(left > 0 && left < held, "{left} of {held}");
     connection.close();
     assert_eq!(connection.ground.held_bytes.load(Ordering::Relaxed), 0);
 }
 
-/// Reads what the client has sent, which may be on its way.
-fn read(connection: &Connection) -> Taken<'_> {
+fn read(connection: &NfsConnection) -> ReceivedInput<'_> {
     loop {
         match connection.take_input(&mut Vec::new()) {
-            Input::Bytes(taken) if !taken.bytes().is_empty() => return taken,
-            Input::Bytes(taken) => drop(taken.put_back()),
-            Input::Nothing | Input::End => panic!("nobody else reads, and the client is there"),
+            ConnectionInput::Bytes(taken) if !taken.bytes().is_empty() => return taken,
+            ConnectionInput::Bytes(taken) => drop(taken.put_back()),
+            ConnectionInput::Nothing | ConnectionInput::End => {
+                panic!("nobody else reads, and the client is there")
+            }
         }
     }
 }
 
-/// Goal: a long record that comes in pieces is read into memory that the thread has, for new
-/// memory costs a fault for each page; and what is left to the connection has no more room than
-/// bytes, for thousands may be in the middle of one.
+/// Goal: a long record in pieces is read into the thread's spare buffer. The rest left to the
+/// connection has no spare capacity, as thousands of connections may have unfinished records.
 #[test]
 fn a_record_in_pieces_is_read_into_memory_that_is_there() {
     const PIECE: usize = 100_000;
@@ -107,7 +104,7 @@ fn a_record_in_pieces_is_read_into_memory_that_is_there() {
     for number in 1..6 {
         client.write_all(&vec![7; PIECE]).expect("the server reads");
         while connection.state.lock().input.len() < number * PIECE + 4 {
-            let Input::Bytes(taken) = connection.take_input(&mut spare) else {
+            let ConnectionInput::Bytes(taken) = connection.take_input(&mut spare) else {
                 panic!("nobody else reads, and the client is there")
             };
             assert_eq!(taken.bytes().as_ptr(), memory);
@@ -118,11 +115,11 @@ fn a_record_in_pieces_is_read_into_memory_that_is_there() {
     }
 }
 
-/// Goal: what a reader has taken is counted no more when it is gone, whatever became of the
-/// connection and of the reader meanwhile: else the bound of all is reached for ever.
+/// Goal: bytes of a reader are released on every path. Otherwise the bound of all connections would
+/// be reached for ever.
 #[test]
 fn what_a_reader_had_when_its_connection_was_closed_is_given_back() {
-    let ends: [fn(Taken<'_>); 3] = [
+    let ends: [fn(ReceivedInput<'_>); 3] = [
         |taken| drop(taken.put_back()),
         |taken| drop(taken),
         |taken| panic!("{} bytes", taken.bytes().len()),
@@ -146,14 +143,14 @@ fn what_a_reader_had_when_its_connection_was_closed_is_given_back() {
     }
 }
 
-/// Goal: the bound of all holds for connections too that were armed when there was room (NC2):
-/// else each of thousands that were idle is served once. What it asked is not lost.
+/// Goal: connections armed before all reached the bound read nothing beyond it (NC2). Their
+/// requests are not lost.
 #[test]
 fn nothing_is_read_past_the_bound_of_all_by_who_was_armed_before() {
     let (connection, mut client) = pair();
     connection.ground.held_bytes.store(HELD_BYTES_MAX + 1, Ordering::Relaxed);
     client.write_all(&[7; 100]).expect("the server has a socket");
-    assert!(matches!(connection.take_input(&mut Vec::new()), Input::Nothing));
+    assert!(matches!(connection.take_input(&mut Vec::new()), ConnectionInput::Nothing));
     assert_eq!(connection.ground.held_bytes.load(Ordering::Relaxed), HELD_BYTES_MAX + 1);
     assert!(connection.state.lock().is_parked);
     assert_eq!(connection.overdue(connection.begun), None);
@@ -164,8 +161,8 @@ fn nothing_is_read_past_the_bound_of_all_by_who_was_armed_before() {
     assert_eq!(read(&connection).bytes().len(), 100);
 }
 
-/// Goal: while the bound of all is reached nobody is late with a record that is not read on, as
-/// long as something is being done for him; else he is: what is held may be such records alone.
+/// Goal: at the bound of all connections, a client is late with an unread record only if none of
+/// its requests is in progress.
 #[test]
 fn unfinished_records_are_not_waited_for_without_end() {
     let (connection, _client) = pair();
@@ -179,14 +176,13 @@ fn unfinished_records_are_not_waited_for_without_end() {
     assert_eq!(connection.overdue(since + seconds(31)), None);
     connection.state.lock().in_flight = 0;
     assert_eq!(connection.overdue(since + SEND_TIME_MAX), None);
-    assert_eq!(connection.overdue(since + seconds(31)), Some(Overdue::EndsNoRecord));
+    assert_eq!(connection.overdue(since + seconds(31)), Some(OverdueReason::EndsNoRecord));
     assert_eq!(connection.bytes_in_the_way(since + CROWDED_TIME_MAX), 0);
     assert_eq!(connection.bytes_in_the_way(since + seconds(6)), begun.len());
 }
 
-/// Goal: NC6, NC7: a record that is not ended soon keeps no connection busy, what is unfinished
-/// is counted by address as long as it is there, and an address past its bound is told before
-/// others.
+/// Goal: an unfinished record soon stops counting as busy (NC6), is counted by address, and an
+/// address beyond its limit is reported first (NC7).
 #[test]
 fn what_is_unfinished_is_counted_and_soon_keeps_nothing_busy() {
     let (connection, _client) = pair();
@@ -216,7 +212,7 @@ fn what_is_unfinished_is_counted_and_soon_keeps_nothing_busy() {
     assert_eq!(unfinished(own), (0, None));
 }
 
-/// Goal: a whole request that waits for a thread for long is no reason to close a connection.
+/// Goal: a complete request that waits long for a thread does not close the connection.
 #[test]
 fn a_request_that_is_whole_is_not_overdue() {
     let (connection, _client) = pair();
@@ -226,8 +222,7 @@ fn a_request_that_is_whole_is_not_overdue() {
     assert_eq!(connection.overdue(since + seconds(31)), None);
 }
 
-/// Goal: a stranger is idle when nothing was asked, whatever bytes came, and nothing is being
-/// done (NC5); he is counted as long as he is connected.
+/// Goal: a stranger without a request in progress is idle, whatever bytes it sends (NC5).
 #[test]
 fn a_stranger_who_asks_is_not_idle() {
     let (connection, _client) = pair();
@@ -238,14 +233,14 @@ fn a_stranger_who_asks_is_not_idle() {
     let ground = Arc::clone(&connection.ground);
     assert_eq!(ground.strangers.load(Ordering::Relaxed), 1);
     assert_eq!(connection.overdue(begun + STRANGER_IDLE_MAX), None);
-    assert_eq!(connection.overdue(begun + seconds(11)), Some(Overdue::IdleStranger));
+    assert_eq!(connection.overdue(begun + seconds(11)), Some(OverdueReason::IdleStranger));
     connection.begin_request(0);
     let asked = connection.state.lock().asked_at.expect("just now");
     assert_eq!(connection.overdue(asked + seconds(11)), None, "he waits for an answer");
     connection.send(vec![0; 28]);
     assert_eq!(connection.overdue(asked + STRANGER_IDLE_MAX), None);
     connection.state.lock().input_since = Some(asked);
-    assert_eq!(connection.overdue(asked + seconds(11)), Some(Overdue::IdleStranger));
+    assert_eq!(connection.overdue(asked + seconds(11)), Some(OverdueReason::IdleStranger));
     drop(connection);
     assert_eq!(ground.strangers.load(Ordering::Relaxed), 0);
 }

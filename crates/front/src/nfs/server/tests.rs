@@ -2,28 +2,27 @@
 
 use std::io::{Read as _, Write as _};
 
-use super::super::xdr::Writer;
+use super::super::xdr::XdrWriter;
 use super::*;
 use crate::nfs::HandleKey;
 
-/// Goal: where the bound of all is reached, the connection that holds most for a client who is
-/// behind is closed, and no other (NC4). Method: two records that are not ended, and a bound
-/// that is reached by a byte.
+/// Goal: at the bound of all connections, only the lagging connection that holds the most is closed
+/// (NC4). Method: two unfinished records, and a bound exceeded by a byte.
 #[test]
 fn who_holds_most_and_is_behind_makes_room() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let address = listener.local_addr().expect("it has one");
     let service = Arc::new(Service::new(HandleKey([7; 16]), 2049));
-    let server = Server::start(service, vec![listener], &ServerOptions::default());
+    let server = NfsServer::start(service, vec![listener], &ServerOptions::default());
     let server = server.expect("it starts");
     let begins = |bytes: usize| {
         let mut socket = TcpStream::connect(address).expect("it listens");
         socket.set_read_timeout(Some(Duration::from_secs(20))).expect("it is long");
         let record = [&[0x80, 0, 0x10, 0][..], &vec![0; bytes - 4]].concat();
         socket.write_all(&record).expect("it reads");
-        // Bytes are held as soon as they are read, and nobody is behind before they are put back.
+        // Bytes count as held from the read on, but the client lags only after they are put back.
         let some_day = Instant::now() + Duration::from_secs(3600);
-        let waits = |it: &Arc<Connection>| it.bytes_in_the_way(some_day) == bytes;
+        let waits = |it: &Arc<NfsConnection>| it.bytes_in_the_way(some_day) == bytes;
         while !server.shared.connections.lock().values().any(waits) {
             std::thread::yield_now();
         }
@@ -34,7 +33,6 @@ fn who_holds_most_and_is_behind_makes_room() {
     ground.held_bytes.fetch_add(HELD_BYTES_MAX, Ordering::Relaxed);
     server.sweep(Instant::now());
     assert_eq!(server.connection_count(), 2, "nobody is behind yet");
-    // What one gives back is enough.
     ground.held_bytes.fetch_sub(100 + 1000, Ordering::Relaxed);
     server.sweep(Instant::now() + Duration::from_secs(6));
     assert_eq!(server.connection_count(), 1);
@@ -44,12 +42,12 @@ fn who_holds_most_and_is_behind_makes_room() {
     drop(few);
 }
 
-fn server_of(connections_of_one: usize) -> (Server, SocketAddr) {
+fn server_of(connections_of_one: usize) -> (NfsServer, SocketAddr) {
     let listener = TcpListener::bind("0.0.0.0:0").expect("there is a port");
     let port = listener.local_addr().expect("it has one").port();
     let service = Arc::new(Service::new(HandleKey([7; 16]), 2049));
     let options = ServerOptions { connections_of_one, ..ServerOptions::default() };
-    let server = Server::start(service, vec![listener], &options).expect("it starts");
+    let server = NfsServer::start(service, vec![listener], &options).expect("it starts");
     (server, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
@@ -63,24 +61,22 @@ fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
     socket
 }
 
-/// Asks the portmapper nothing, and expects to be answered.
 fn ask(mut socket: &TcpStream) {
-    let mut call = Writer::default();
+    let mut call = XdrWriter::default();
     call.words(&[1 << 31 | 40, 7, 0, 2, 100_000, 2, 0, 0, 0, 0, 0]);
     socket.write_all(&call.into_inner()).expect("it reads");
     socket.read_exact(&mut [0; 28]).expect("it is answered");
 }
 
-/// Waits until nothing is being done for anybody.
-fn settle(server: &Server) {
-    let is_busy = |it: &Arc<Connection>| it.idle_since(Instant::now()).is_none();
+fn settle(server: &NfsServer) {
+    let is_busy = |it: &Arc<NfsConnection>| it.idle_since(Instant::now()).is_none();
     while server.shared.connections.lock().values().any(is_busy) {
         std::thread::yield_now();
     }
 }
 
-/// Goal: an address has so many connections; for one more the one of it is closed that has
-/// asked nothing for the longest time (NC6), and nobody of another address.
+/// Goal: beyond an address's limit its longest idle connection is closed (NC6), and none of another
+/// address.
 #[test]
 fn one_address_has_so_many_connections() {
     let (server, address) = server_of(2);
@@ -100,8 +96,8 @@ fn one_address_has_so_many_connections() {
     assert_eq!(server.connection_count(), 3);
 }
 
-/// Goal: where the system has no descriptor left to accept with, nobody spins: who asks nothing
-/// makes room, and the server listens again. Method: a listener that is not watched any more.
+/// Goal: if descriptors run out at accept, the server does not spin. It closes idle connections and
+/// listens again. Method: an unarmed listener.
 #[test]
 fn a_server_that_could_not_accept_listens_again() {
     let (server, address) = server_of(9);
@@ -116,11 +112,11 @@ fn a_server_that_could_not_accept_listens_again() {
     let late = connect_from([127, 0, 0, 1], address);
     assert_eq!(server.connection_count(), 2, "the test needs a listener that nobody watches");
     shared.is_deaf.store(true, Ordering::Release);
-    // The server's own sweep may be first, to which nobody is idle.
+    // The server's own sweep may come first and find no connection idle for long enough.
     ask(&late);
     assert!(!shared.is_deaf.load(Ordering::Acquire));
     assert_eq!(server.connection_count(), 3);
-    // Strangers would be closed anyway, had they asked nothing for 10 s.
+    // Strangers would be closed anyway after 10 s without a request.
     let now = Instant::now() + GIVEN_UP_TIME;
     ask(&asks);
     settle(&server);

@@ -8,12 +8,12 @@ use crate::sync::{Condvar, Mutex, RwLock};
 
 const SEEDS: std::ops::Range<u64> = 0..200;
 
-fn job<'env>(name: &str, work: impl FnOnce() + Send + 'env) -> Job<'env> {
+fn job<'env>(name: &str, work: impl FnOnce() + Send + 'env) -> SimThreadTask<'env> {
     (name.to_owned(), Box::new(work))
 }
 
-/// Runs `jobs` and returns the text of the panic that ended them.
-fn failure_of(scheduler: &Arc<Scheduler>, jobs: Vec<Job<'_>>) -> Option<String> {
+/// Returns the text of the panic that ended `jobs`.
+fn failure_of(scheduler: &Arc<Scheduler>, jobs: Vec<SimThreadTask<'_>>) -> Option<String> {
     let outcome = catch_unwind(AssertUnwindSafe(|| scheduler.run(jobs)));
     let text = |payload: Box<dyn Any + Send>| match payload.downcast::<String>() {
         Ok(text) => *text,
@@ -22,7 +22,7 @@ fn failure_of(scheduler: &Arc<Scheduler>, jobs: Vec<Job<'_>>) -> Option<String> 
     outcome.err().map(text)
 }
 
-/// Four threads that lock, wait, sleep and note what they saw.
+/// Four threads that lock, wait, sleep and record their order.
 fn busy_run(seed: u64) -> (Statistics, Vec<usize>) {
     let scheduler = Scheduler::new(seed);
     let log = Mutex::new(Vec::new());
@@ -62,8 +62,7 @@ fn the_same_seed_gives_the_same_run() {
     assert!(orders.len() > 100, "{} orders: the seed decides nothing", orders.len());
 }
 
-/// A sum that is read under one lock and written under the next loses updates, if threads really
-/// change over in between; under a single lock it never does.
+/// Goal: seeds find the lost update of separate locks for read and write, and none under one lock.
 #[test]
 fn seeds_find_the_lost_update_and_only_where_there_is_one() {
     let mut lost_count = 0;
@@ -246,8 +245,7 @@ fn power_cut_wakes_sleepers_at_once_and_unwinds_who_waits_in_vain() {
     assert!(scheduler.now_ns() < 2_000_000, "a sleeper slept on after the cut");
 }
 
-/// After a cut a thread that tries for ever is unwound, with all others, and none of it is a
-/// failure of the run.
+/// Goal: a power cut unwinds threads that retry for ever, without a failure of the run.
 #[test]
 fn power_cut_ends_every_thread_and_counts_what_was_in_flight() {
     let scheduler = Scheduler::new(3);

@@ -1,14 +1,12 @@
-//! The file behind a loop device: whoever opens one of the two has the other.
+//! Locks the file behind a loop device.
 //!
-//! A lock on `/dev/loop0` says nothing about the file behind it, nor about `/dev/loop1` on the same
-//! file. So the inode of the file is locked too, as if the file had been opened, down to what is no
-//! loop device any more.
+//! A lock on `/dev/loop0` covers neither its backing file nor `/dev/loop1` on the same file. So the
+//! backing file is locked too, through nested loop devices.
 //!
-//! The kernel tells device and inode of the file, and what it was called when it was attached. That
-//! name may be cut off, and both it and the one in sysfs may be of another mount namespace; so a
-//! name counts only if it leads to that inode. Where none does, or where this user may not open the
-//! file, there is no lock: then only the heartbeat tells (`storage::heartbeat`). So it is where a
-//! loop device shows a part of its file: other parts are other devices.
+//! The kernel reports device, inode and name of the file. The name may be truncated or from another
+//! mount namespace, so it is used only if it leads to that inode. Without a usable name or
+//! permission, or for a loop device on a part of the file, only the heartbeat
+//! (`storage::heartbeat`) protects the pool.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,27 +17,25 @@ use rustix::io::Errno;
 
 use super::block::{self, LoopInfo};
 
-/// Major number of loop devices, from the kernel's list of devices.
 const LOOP_MAJOR: u32 = 7;
-/// Loop devices on loop devices: more is a mistake, or a circle.
+/// Nested loop devices. More is a mistake, or a cycle.
 const DEPTH_MAX: usize = 8;
 
-/// What a loop device shows, as the kernel says.
+/// The backing of a loop device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopBacking {
-    /// File system and inode of the file.
+    /// File system and inode of the backing file.
     file: (u64, u64),
-    /// The block device that it is, if it is one.
     block_device: Option<u64>,
-    /// First byte that it shows of it.
+    /// Offset in the backing file.
     pub start: u64,
-    /// How many; 0: all behind that.
+    /// Length, or 0 to the end.
     pub length: u64,
 }
 
 impl LoopBacking {
-    /// Returns what the loop device at `path` shows; `None`: it is none, shows nothing, or may not
-    /// be opened.
+    /// Returns the backing of the loop device at `path`. `None` if it is not an accessible,
+    /// attached loop device.
     #[must_use]
     pub fn of(path: &Path) -> Option<LoopBacking> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -54,8 +50,8 @@ impl LoopBacking {
         })
     }
 
-    /// Returns what a loop device shows of the file at `path`, as sysfs tells it to whoever may not
-    /// open the device: which file that is goes by its name.
+    /// Returns a backing from the name in sysfs, for users without permission to open the loop
+    /// device.
     #[must_use]
     pub fn named(path: &Path, start: u64, length: u64) -> Option<LoopBacking> {
         let stat = rustix::fs::stat(path).ok()?;
@@ -65,24 +61,24 @@ impl LoopBacking {
         Some(LoopBacking { file, block_device, start, length })
     }
 
-    /// Whether it shows the file with this inode, on the file system with this number.
+    /// Whether the backing is this inode of this file system.
     #[must_use]
     pub fn is_file(&self, file_system: u64, inode: u64) -> bool {
         self.file == (kernel_encoding(file_system), inode)
     }
 
-    /// Returns the number of the block device that it shows, if it shows one.
+    /// Returns the backing block device, if it is one.
     #[must_use]
     pub fn block_device(&self) -> Option<u64> {
         self.block_device
     }
 
-    /// Whether it shows a part of what somebody has locked, or has for himself, as a pool does
-    /// with its devices. `path` is where that is; if it is another by now, nothing is known.
+    /// Whether this is part of a file or device at `path` that is locked or exclusively open, as in
+    /// a pool. False if `path` now leads elsewhere.
     #[must_use]
     pub fn is_part_of_locked(&self, path: &Path) -> bool {
         if (self.start, self.length) == (0, 0) {
-            // Whoever opens it locks all of it, and is told.
+            // A loop device on the whole file fails its own lock when opened.
             return false;
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -100,7 +96,7 @@ impl LoopBacking {
         matches!(locked, Err(Errno::WOULDBLOCK))
     }
 
-    /// Whether both show the same file or device.
+    /// Whether both have the same backing.
     #[must_use]
     pub fn is_of_same(&self, other: &LoopBacking) -> bool {
         match (self.block_device, other.block_device) {
@@ -110,7 +106,7 @@ impl LoopBacking {
     }
 }
 
-/// Returns what is attached to a loop device; `None`: it is none.
+/// Returns the status of a loop device. `None` for any other device.
 fn loop_info_of(device: &OwnedFd, stat: &Stat) -> Option<LoopInfo> {
     let is_block_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
     if !is_block_device || rustix::fs::major(stat.st_rdev) != LOOP_MAJOR {
@@ -119,12 +115,11 @@ fn loop_info_of(device: &OwnedFd, stat: &Stat) -> Option<LoopInfo> {
     block::loop_info(device).ok()
 }
 
-/// Locks what lies behind `device`, if that is a loop device. The locks last as long as what is
-/// returned.
+/// Locks the backing of `device`, if that is a loop device. Dropping the result releases the locks.
 ///
 /// # Errors
 ///
-/// The name of the file and `EWOULDBLOCK`, if another has it.
+/// The path of the backing file and `EWOULDBLOCK`, if it is in use.
 pub(super) fn lock(
     device: &OwnedFd,
     lock: FlockOperation,
@@ -134,7 +129,7 @@ pub(super) fn lock(
         let Some((path, file)) = behind(held.last().unwrap_or(device)) else { break };
         match rustix::fs::flock(&file, lock) {
             Ok(()) => held.push(file),
-            // A file system without locks: the heartbeat tells.
+            // The file system has no locks: only the heartbeat protects the pool.
             Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::BADF) => break,
             Err(errno) => return Err((path, errno)),
         }
@@ -142,18 +137,18 @@ pub(super) fn lock(
     Ok(held)
 }
 
-/// Returns the numbers of a file that is locked, or of a block device that is open for one alone.
+/// Returns the identity of a locked file, or of an exclusively open block device.
 pub(super) fn identity_of(file: &OwnedFd) -> Option<[u64; 2]> {
-    /// No device has such a number: they have 32 bits.
+    /// Outside the range of device numbers, which have 32 bits.
     const BLOCK_DEVICE: u64 = 1 << 63;
     let stat = rustix::fs::fstat(file).ok()?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
     let is_block_device = kind.is_block_device();
-    // A block device has many names, and the kernel gives it to one whatever he calls it.
+    // A block device has many names, but one exclusive owner for all of them.
     Some(if is_block_device { [BLOCK_DEVICE, stat.st_rdev] } else { [stat.st_dev, stat.st_ino] })
 }
 
-/// Returns the file behind a loop device, and what it is called here.
+/// Opens the backing file, and returns its path too.
 fn behind(device: &OwnedFd) -> Option<(PathBuf, OwnedFd)> {
     let stat = rustix::fs::fstat(device).ok()?;
     let info = loop_info_of(device, &stat)?;
@@ -163,12 +158,12 @@ fn behind(device: &OwnedFd) -> Option<(PathBuf, OwnedFd)> {
     names_of(&info, &stat).into_iter().find_map(|path| Some((path.clone(), open(&path, &info)?)))
 }
 
-/// Returns what the file behind a loop device may be called, the likeliest first.
+/// Returns candidate paths of the backing file, the likeliest first.
 fn names_of(info: &LoopInfo, stat: &Stat) -> Vec<PathBuf> {
     let minor = rustix::fs::minor(stat.st_rdev);
     let told = std::fs::read(format!("/sys/dev/block/{LOOP_MAJOR}:{minor}/loop/backing_file"));
     let told = told.ok().map(|mut name| {
-        // One line; a name may have others.
+        // Strip only the last newline: a name may contain others.
         name.pop_if(|last| *last == b'\n');
         PathBuf::from(std::ffi::OsString::from_vec(name))
     });
@@ -177,26 +172,26 @@ fn names_of(info: &LoopInfo, stat: &Stat) -> Vec<PathBuf> {
     told.into_iter().chain([kept]).filter(|name| name.is_absolute()).collect()
 }
 
-/// Opens `path` if it leads to what the kernel says is behind the loop device.
+/// Opens `path` if it is the backing file by the kernel's numbers.
 fn open(path: &Path, info: &LoopInfo) -> Option<OwnedFd> {
-    // To hold a lock is all it is for. Not to wait for whatever else may have that name by now.
+    // The descriptor only holds a lock. A fifo of that name must not block the open.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let is_same =
         |stat: &Stat| stat.st_ino == info.inode && kernel_encoding(stat.st_dev) == info.device;
-    // Looked at before it is opened, for to open a device can do something to it.
+    // Checked before opening, because opening a device can have side effects.
     rustix::fs::stat(path).ok().filter(is_same)?;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     rustix::fs::fstat(&file).ok().filter(is_same)?;
     Some(file)
 }
 
-/// Returns a number of a device as `loop_info64` has it (`new_encode_dev` of linux/kdev_t.h).
+/// Encodes a device number as in `loop_info64` (`new_encode_dev` of linux/kdev_t.h).
 fn kernel_encoding(device: u64) -> u64 {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     u64::from((minor & 0xff) | major << 8 | (minor & !0xff) << 12)
 }
 
-/// The other way round.
+/// Inverse of [`kernel_encoding`].
 fn decoded(encoded: u64) -> u64 {
     let bits = |shift: u32, mask: u64| u32::try_from(encoded >> shift & mask).unwrap_or(0);
     rustix::fs::makedev(bits(8, 0xfff), bits(0, 0xff) | bits(12, 0xfff_ff00))

@@ -1,27 +1,23 @@
-//! Real devices: a regular file or a block device, read and written past the page cache.
+//! Real devices: regular files and block devices, with direct I/O.
 //!
 //! # Transports
 //!
-//! Requests travel by io_uring where the kernel lets us and takes them without waiting, else by
-//! `pread` and `pwrite` on a small pool of threads; `DeviceInfo::transport` says which. No caller
-//! makes a system call that may block on the device itself: it could not leave at the deadline.
-//!
-//! A file system that refuses O_DIRECT gets buffered I/O; `fdatasync` makes it as durable.
+//! io_uring if permitted and if submission does not block, else `pread` and `pwrite` on a few
+//! threads (`DeviceInfo::transport`). Callers make no blocking system call on the device
+//! themselves, because they could not leave it at the deadline. A file system without O_DIRECT gets
+//! buffered I/O, which `fdatasync` makes as durable.
 //!
 //! # Invariants
 //!
-//! - DF1: One writer: whoever opens for writing holds an exclusive `flock` (and O_EXCL on a block
-//!   device, which a mounted file system has too) until the device is dropped.
-//! - DF3: A call that is overdue when the device is dropped keeps its memory for as long as the
-//!   process lives, and the open file, and so the lock of DF1, until it returns: nobody else opens
-//!   the file before.
-//! - DF4: A discard of a block device is an ioctl, which no ring takes: threads of its own make it,
-//!   so whoever asked can leave at the deadline all the same.
-//! - DF2: The size in use is durable before the first request past what it was, so `fdatasync`
-//!   leaves out nothing that a read needs. Each flush asks for the size first, and a short read
-//!   tells too: somebody may cut the file (D5).
-//!
-//! Not here: what a device is for (`mod.rs` above), and whether it belongs to a pool (labels).
+//! - DF1: One writer, with an exclusive `flock` until the device is dropped, and O_EXCL on a block
+//!   device, which excludes mounted file systems too.
+//! - DF2: The size in use is durable before the first request beyond the former size, so
+//!   `fdatasync` suffices. Each flush first checks the size, and a short read also reveals
+//!   truncation (D5).
+//! - DF3: A call that is overdue when the device is dropped keeps its memory until the process
+//!   ends, and the file open and locked (DF1) until it returns.
+//! - DF4: Block device discards, an ioctl that io_uring lacks, run on separate threads, so the
+//!   caller can return at the deadline.
 
 mod backing;
 mod block;
@@ -32,7 +28,7 @@ mod transfer;
 mod uring;
 
 pub use backing::LoopBacking;
-pub use open::{Access, FileOptions, OpenError, TransportChoice};
+pub use open::{DeviceAccess, DeviceOpenError, FileOptions, FileTransportChoice};
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -44,63 +40,66 @@ use std::time::Instant;
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::health::{Asked, Health};
-use super::length::{END_BYTES, Lengths};
+use super::health::{Health, TimedRequest};
+use super::length::{DeviceLengths, END_BYTES};
 use super::range::check_request;
-use super::threads::{Blocking, Threads};
+use super::threads::{BlockingDevice, Threads};
 use super::{
-    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, IO_ALIGN_BYTES, Operation, Purpose,
-    RequestKind, SharedBytes, Ticket,
+    AlignedBuffer, Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOperation,
+    IO_ALIGN_BYTES, IoPurpose, RequestKind, SharedBytes, Ticket,
 };
 use crate::convert::to_u64;
-use transfer::{Failure, slices_after, transfer};
+use transfer::{TransferError, slices_after, transfer};
 use uring::{Rings, Uring};
 
-/// Requests that a device takes of those who share a ring, or of all with a pool of threads, before
-/// a submitter waits for room. Four times what saturates the disks we know, and a bound on the
-/// memory that requests in flight hold.
+/// Requests in flight per ring, or in all with threads. Four times what saturates known disks, and
+/// a bound on pinned memory.
 pub const QUEUE_DEPTH: usize = 128;
-/// Rings of one device at most: as many as a mount has threads by default.
+/// Rings per device: the default number of mount threads.
 pub(super) const RINGS_MAX: usize = 4;
 
-/// A file or a block device. See the module's header.
+/// A file or block device.
 #[derive(Debug)]
 pub struct FileDevice {
-    target: Arc<Target>,
-    transport: Transport,
-    /// Of a block device (DF4): they start with the first discard.
+    target: Arc<FileTarget>,
+    transport: FileTransport,
+    /// Threads for block device discards (DF4), started by the first.
     discards: Threads,
 }
 
 #[derive(Debug)]
-enum Transport {
+enum FileTransport {
     Uring(Rings),
     Threads(Threads),
 }
 
-/// What requests go to: the open file, and whether it can still be trusted.
+/// The open file and its health, shared by all transports.
 #[derive(Debug)]
-struct Target {
+struct FileTarget {
     file: OwnedFd,
-    /// Kept for its locks alone (DF1, DF3).
+    /// Kept open only for the locks (DF1, DF3).
     backing: Vec<OwnedFd>,
     lock: Option<[u64; 2]>,
     is_block_device: bool,
-    lengths: Lengths,
+    lengths: DeviceLengths,
     health: Health,
-    /// Whether it has answered that it does not discard (D6).
+    /// Whether a discard failed as unsupported (D6).
     has_no_discard: AtomicBool,
-    /// Until when the end of the device waits for requests; set when that begins.
+    /// Deadline for dropping all rings.
     ends_at: OnceLock<Instant>,
 }
 
-impl Blocking for Target {
-    fn execute(&self, _: Purpose, operation: Operation) -> Result<Completion, DeviceError> {
-        Target::execute(self, operation)
+impl BlockingDevice for FileTarget {
+    fn execute(
+        &self,
+        _: IoPurpose,
+        operation: DeviceOperation,
+    ) -> Result<DeviceCompletion, DeviceError> {
+        FileTarget::execute(self, operation)
     }
 
     fn info(&self) -> &DeviceInfo {
-        Target::info(self)
+        FileTarget::info(self)
     }
 
     fn health(&self) -> &Health {
@@ -113,65 +112,64 @@ impl FileDevice {
     ///
     /// # Errors
     ///
-    /// See [`OpenError`]; nothing was changed.
-    pub fn open(path: &Path, options: FileOptions) -> Result<Arc<FileDevice>, OpenError> {
+    /// [`DeviceOpenError`]. Nothing was changed.
+    pub fn open(path: &Path, options: FileOptions) -> Result<Arc<FileDevice>, DeviceOpenError> {
         FileDevice::start(open::open(path, options)?, options)
     }
 
-    /// Creates a sparse file of `size_bytes` at `path`, where there must be nothing, and opens it.
+    /// Creates a sparse file at `path`, where none may exist, and opens it.
     ///
     /// # Errors
     ///
-    /// See [`OpenError`]; no file is left behind.
+    /// [`DeviceOpenError`]. No file is left behind.
     pub fn create(
         path: &Path,
         size_bytes: u64,
         options: FileOptions,
-    ) -> Result<Arc<FileDevice>, OpenError> {
+    ) -> Result<Arc<FileDevice>, DeviceOpenError> {
         open::create(path, size_bytes)?;
         FileDevice::open(path, options).inspect_err(|_| open::remove(path))
     }
 
-    /// Gives the file another length and returns it as a device of that length. The name, the mode,
-    /// the owner and the lock stay. This device is not used any more.
+    /// Changes the file's length and returns it as another device, with the lock kept. Do not use
+    /// the old one after that.
     ///
     /// # Errors
     ///
-    /// See [`OpenError`]; the file has its old length then.
+    /// [`DeviceOpenError`]. The length is unchanged.
     pub fn resize(
         &self,
         size_bytes: u64,
         options: FileOptions,
-    ) -> Result<Arc<FileDevice>, OpenError> {
+    ) -> Result<Arc<FileDevice>, DeviceOpenError> {
         FileDevice::start(open::resize(&self.target, size_bytes)?, options)
     }
 
-    /// Whether it is a block device, whose length is nobody's to change here.
+    /// Whether this is a block device, whose length is fixed here.
     #[must_use]
     pub fn is_block_device(&self) -> bool {
         self.target.is_block_device
     }
 
-    /// Makes the file `size_bytes` long, durably, if it is shorter; the device uses no more of it
-    /// than before ([`Device::lengthen`]).
+    /// Makes the file durably at least `size_bytes` long. The device uses the rest only after
+    /// [`Device::lengthen`].
     ///
     /// # Errors
     ///
-    /// See [`OpenError`]; the file is as long as it was.
-    pub fn extend(&self, size_bytes: u64) -> Result<(), OpenError> {
+    /// [`DeviceOpenError`]. The length is unchanged.
+    pub fn extend(&self, size_bytes: u64) -> Result<(), DeviceOpenError> {
         open::extend(&self.target, size_bytes)
     }
 
-    /// Returns whether the file has lost its last name: it is gone when the device is dropped. Does
-    /// not wait for whoever keeps the file.
+    /// Whether the file is unlinked. Does not wait for a network file system.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         !self.target.is_block_device
             && open::links_and_mode(&self.target.file).is_ok_and(|(links, _)| links == 0)
     }
 
-    /// Returns the mode of a file that others than its owner may open; `None`: they may not, or it
-    /// is a block device, whose node says nothing of who looks after it. Does not wait either.
+    /// Returns the mode of the file if group or others may access it. Does not wait for a network
+    /// file system.
     #[must_use]
     pub fn permissions_of_others(&self) -> Option<u16> {
         let (_, mode) = open::links_and_mode(&self.target.file).ok()?;
@@ -179,12 +177,12 @@ impl FileDevice {
         (!self.target.is_block_device && mode & 0o077 != 0).then_some(mode)
     }
 
-    /// Returns where the file may hold anything but zeros, in order: holes are left out. `None`:
-    /// nobody can tell, as on a block device, or there are more than `ranges_max` ranges.
+    /// Returns the ranges that are not holes, in order. `None` if unknown, as on a block device, or
+    /// if more than `ranges_max`.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn written_ranges(&self, ranges_max: usize) -> std::io::Result<Option<Vec<Range<u64>>>> {
         if self.target.is_block_device {
             return Ok(None);
@@ -192,17 +190,22 @@ impl FileDevice {
         Ok(open::written_ranges(&self.target.file, self.target.info().size_bytes, ranges_max)?)
     }
 
-    fn start(opened: open::Opened, options: FileOptions) -> Result<Arc<FileDevice>, OpenError> {
-        let open::Opened { file, backing, is_block_device, mut info, is_direct } = opened;
+    fn start(
+        opened: open::OpenedFile,
+        options: FileOptions,
+    ) -> Result<Arc<FileDevice>, DeviceOpenError> {
+        let open::OpenedFile { file, backing, is_block_device, mut info, is_direct } = opened;
         let ring = match options.transport {
-            TransportChoice::Pread => None,
-            TransportChoice::Automatic => open::is_submitted_at_once(&file, is_block_device)
+            FileTransportChoice::Pread => None,
+            FileTransportChoice::Automatic => open::is_submitted_at_once(&file, is_block_device)
                 .then(Uring::ring)
                 .and_then(Result::ok),
-            TransportChoice::Uring => Some(
-                Uring::ring()
-                    .map_err(|source| OpenError::NoUring { name: info.name.clone(), source })?,
-            ),
+            FileTransportChoice::Uring => {
+                Some(Uring::ring().map_err(|source| DeviceOpenError::NoUring {
+                    name: info.name.clone(),
+                    source,
+                })?)
+            }
         };
         info.transport = match (ring.is_some(), is_direct) {
             (true, true) => "io_uring",
@@ -211,25 +214,25 @@ impl FileDevice {
             (false, false) => "pread, buffered",
         };
         let health = Health::new(options.deadline);
-        let target = Arc::new(Target::new(file, backing, is_block_device, info, health));
+        let target = Arc::new(FileTarget::new(file, backing, is_block_device, info, health));
         let transport = match ring {
-            Some(ring) => Transport::Uring(Rings::new(ring, Arc::clone(&target))),
-            None => Transport::Threads(Threads::new(Arc::<Target>::clone(&target))),
+            Some(ring) => FileTransport::Uring(Rings::new(ring, Arc::clone(&target))),
+            None => FileTransport::Threads(Threads::new(Arc::<FileTarget>::clone(&target))),
         };
-        let discards = Threads::new(Arc::<Target>::clone(&target));
+        let discards = Threads::new(Arc::<FileTarget>::clone(&target));
         Ok(Arc::new(FileDevice { target, transport, discards }))
     }
 }
 
 impl FileDevice {
-    /// Starts a request by `ring`, where there is one.
+    /// Submits a request, by `ring` if the transport is io_uring.
     fn start_call(
         &self,
-        purpose: Purpose,
-        operation: Operation,
-        ring: impl FnOnce(&Arc<Uring>, Operation, Asked) -> Ticket,
+        purpose: IoPurpose,
+        operation: DeviceOperation,
+        ring: impl FnOnce(&Arc<Uring>, DeviceOperation, TimedRequest) -> Ticket,
     ) -> Ticket {
-        if let Transport::Uring(rings) = &self.transport {
+        if let FileTransport::Uring(rings) = &self.transport {
             rings.welcome_late_answers();
         }
         let asked = match self.target.admit(purpose, &operation) {
@@ -240,36 +243,48 @@ impl FileDevice {
             return self.discards.submit(purpose, operation, asked);
         }
         match &self.transport {
-            Transport::Uring(rings) => ring(rings.of_thread(), operation, asked),
-            Transport::Threads(threads) => threads.submit(purpose, operation, asked),
+            FileTransport::Uring(rings) => ring(rings.of_thread(), operation, asked),
+            FileTransport::Threads(threads) => threads.submit(purpose, operation, asked),
         }
     }
 
-    /// Starts a request that is waited for at once: with a ring, one system call does both.
-    fn call(&self, purpose: Purpose, operation: Operation) -> Result<Completion, DeviceError> {
+    /// Executes a request. With io_uring, one system call both submits and waits.
+    fn call(
+        &self,
+        purpose: IoPurpose,
+        operation: DeviceOperation,
+    ) -> Result<DeviceCompletion, DeviceError> {
         self.start_call(purpose, operation, Uring::prepare).wait()
     }
 }
 
-impl Target {
+impl FileTarget {
     fn new(
         file: OwnedFd,
         backing: Vec<OwnedFd>,
         is_block_device: bool,
         info: DeviceInfo,
         health: Health,
-    ) -> Target {
+    ) -> FileTarget {
         let ends_at = OnceLock::new();
         let lock = backing::identity_of(backing.last().unwrap_or(&file));
-        let (lengths, has_no_discard) = (Lengths::new(info), AtomicBool::new(false));
-        Target { file, backing, lock, is_block_device, lengths, health, has_no_discard, ends_at }
+        let (lengths, has_no_discard) = (DeviceLengths::new(info), AtomicBool::new(false));
+        FileTarget {
+            file,
+            backing,
+            lock,
+            is_block_device,
+            lengths,
+            health,
+            has_no_discard,
+            ends_at,
+        }
     }
 
     fn info(&self) -> &DeviceInfo {
         self.lengths.now()
     }
 
-    /// Returns how many bytes there are now.
     fn length_now(&self) -> Result<u64, DeviceError> {
         let end = open::end_bytes(&self.file, self.is_block_device).map_err(|errno| {
             let (device, cause) = (self.info().name.clone(), errno.to_string());
@@ -278,21 +293,18 @@ impl Target {
         Ok(end - end % to_u64(IO_ALIGN_BYTES))
     }
 
-    /// See [`Device::lengthen`].
     fn lengthen(&self) -> Result<(), DeviceError> {
         let size_bytes = self.length_now()?;
         if size_bytes > self.info().size_bytes {
             self.reserve_end(size_bytes)?;
-            // CRASH: whoever made the file longer has perhaps not made that durable, and the
-            // labels will say that the pool has all of it (DF2).
-            let synced = rustix::fs::fsync(&self.file).map_err(Failure::System);
+            // CRASH: the labels will rely on the added length, which may not be durable yet (DF2).
+            let synced = rustix::fs::fsync(&self.file).map_err(TransferError::System);
             self.answer(RequestKind::Flush, 0, 0, synced)?;
         }
         self.lengths.lengthen(size_bytes)
     }
 
-    /// Sees to it that the file system below has room for the end of a file of `size_bytes`; one
-    /// that cannot be asked is not.
+    /// Preallocates the end of a file of `size_bytes`, if the file system supports that.
     fn reserve_end(&self, size_bytes: u64) -> Result<(), DeviceError> {
         if self.is_block_device {
             return Ok(());
@@ -304,14 +316,17 @@ impl Target {
             Ok(()) => Ok(()),
             Err(errno) if is_unsupported(errno) => Ok(()),
             Err(errno) => {
-                let failed = Err(Failure::System(errno));
+                let failed = Err(TransferError::System(errno));
                 self.answer(RequestKind::Write, offset, length_bytes, failed)
             }
         }
     }
 
-    /// Refuses what must not reach the file.
-    fn admit(&self, purpose: Purpose, operation: &Operation) -> Result<Asked, DeviceError> {
+    fn admit(
+        &self,
+        purpose: IoPurpose,
+        operation: &DeviceOperation,
+    ) -> Result<TimedRequest, DeviceError> {
         check_request(self.info(), purpose, operation)?;
         let is_discard = operation.kind() == RequestKind::Discard;
         if is_discard && self.has_no_discard.load(Ordering::Relaxed) {
@@ -324,37 +339,36 @@ impl Target {
         Ok(asked)
     }
 
-    /// D5: what a file that was cut has lost is not called durable. A file that is cut after this
-    /// and before the flush ends is found by the next one, as if it had been cut after both.
+    /// Checks the length before a flush (D5). A later truncation is found by the next flush.
     fn check_end(&self) -> Result<(), DeviceError> {
         let result = match open::end_bytes(&self.file, self.is_block_device) {
             Ok(end_bytes) if end_bytes >= self.info().size_bytes => Ok(()),
-            Ok(_) => Err(Failure::Truncated),
-            Err(errno) => Err(Failure::System(errno)),
+            Ok(_) => Err(TransferError::Truncated),
+            Err(errno) => Err(TransferError::System(errno)),
         };
         self.answer(RequestKind::Flush, 0, 0, result)
     }
 
-    /// Turns what the system said into an answer.
+    /// Converts a system result and updates the device's health.
     fn answer(
         &self,
         kind: RequestKind,
         offset: u64,
         length_bytes: u64,
-        result: Result<(), Failure>,
+        result: Result<(), TransferError>,
     ) -> Result<(), DeviceError> {
         let Err(failure) = result else {
             return Ok(());
         };
-        if failure == Failure::Truncated {
+        if failure == TransferError::Truncated {
             return Err(self.health.shorten(self.info()));
         }
         if kind == RequestKind::Flush {
-            // D3.
+            // The device fails (D3).
             self.health.fail();
         }
         let device = self.info().name.clone();
-        if let (RequestKind::Discard, Failure::System(errno)) = (kind, failure)
+        if let (RequestKind::Discard, TransferError::System(errno)) = (kind, failure)
             && is_unsupported(errno)
         {
             if !self.has_no_discard.swap(true, Ordering::Relaxed) {
@@ -362,12 +376,12 @@ impl Target {
             }
             return Err(DeviceError::NoDiscard { device });
         }
-        let is_full = matches!(failure, Failure::System(Errno::NOSPC | Errno::DQUOT));
+        let is_full = matches!(failure, TransferError::System(Errno::NOSPC | Errno::DQUOT));
         if is_full && kind == RequestKind::Write {
             return Err(DeviceError::NoSpace { device, offset });
         }
         let is_refused =
-            matches!(failure, Failure::System(Errno::PERM | Errno::ROFS | Errno::ACCESS));
+            matches!(failure, TransferError::System(Errno::PERM | Errno::ROFS | Errno::ACCESS));
         if is_refused && kind == RequestKind::Write {
             return Err(DeviceError::ReadOnly { device });
         }
@@ -392,8 +406,8 @@ impl Target {
         self.answer_through(self.answer(RequestKind::Write, offset, length, result))
     }
 
-    /// D3: what of a write that failed was to be durable may be forgotten below, and reported no
-    /// more.
+    /// Fails the device after a failed write-through: the kernel may have dropped its pages, and
+    /// reports that only once (D3).
     fn answer_through(&self, answer: Result<(), DeviceError>) -> Result<(), DeviceError> {
         answer.inspect_err(|_| self.health.fail())
     }
@@ -403,7 +417,7 @@ impl Target {
         offset: u64,
         data: &[SharedBytes],
         flags: ReadWriteFlags,
-    ) -> (u64, Result<(), Failure>) {
+    ) -> (u64, Result<(), TransferError>) {
         let length: usize = data.iter().map(|piece| piece.len()).sum();
         let result = transfer(length, |done| {
             let slices = slices_after(data, done);
@@ -413,40 +427,44 @@ impl Target {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        // Never again after an interruption: what was written before it may have been reported
-        // and forgotten (D3).
-        let result = rustix::fs::fdatasync(&self.file).map_err(Failure::System);
+        // Not retried after EINTR: earlier write errors may have been reported and dropped (D3).
+        let result = rustix::fs::fdatasync(&self.file).map_err(TransferError::System);
         self.answer(RequestKind::Flush, 0, 0, result)
     }
 
-    /// Punches a hole into a file; of a block device the range is discarded, whatever it reads as
-    /// then.
+    /// Punches a hole in a file, or discards a range of a block device.
     fn discard(&self, offset: u64, length_bytes: u64) -> Result<(), DeviceError> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let result = match self.is_block_device {
             true => block::discard(&self.file, offset, length_bytes),
             false => rustix::fs::fallocate(&self.file, mode, offset, length_bytes),
         };
-        self.answer(RequestKind::Discard, offset, length_bytes, result.map_err(Failure::System))
+        self.answer(
+            RequestKind::Discard,
+            offset,
+            length_bytes,
+            result.map_err(TransferError::System),
+        )
     }
 
-    /// Does what is asked, in the calling thread.
-    fn execute(&self, operation: Operation) -> Result<Completion, DeviceError> {
+    /// Executes a request in the calling thread.
+    fn execute(&self, operation: DeviceOperation) -> Result<DeviceCompletion, DeviceError> {
         match operation {
-            Operation::Read { offset, mut buffer } => {
+            DeviceOperation::Read { offset, mut buffer } => {
                 self.read(offset, &mut buffer)?;
-                return Ok(Completion { buffer: Some(buffer) });
+                return Ok(DeviceCompletion { buffer: Some(buffer) });
             }
-            Operation::Write { offset, data } => self.write(offset, &data)?,
-            Operation::WriteThrough { offset, data } => self.write_through(offset, &data)?,
-            Operation::Flush => self.flush()?,
-            Operation::Discard { offset, length_bytes } => self.discard(offset, length_bytes)?,
+            DeviceOperation::Write { offset, data } => self.write(offset, &data)?,
+            DeviceOperation::WriteThrough { offset, data } => self.write_through(offset, &data)?,
+            DeviceOperation::Flush => self.flush()?,
+            DeviceOperation::Discard { offset, length_bytes } => {
+                self.discard(offset, length_bytes)?
+            }
         }
-        Ok(Completion::default())
+        Ok(DeviceCompletion::default())
     }
 }
 
-/// Whether the system says that it cannot do this to such a file or device at all.
 fn is_unsupported(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV | Errno::NOTTY)
 }
@@ -459,7 +477,7 @@ impl Device for FileDevice {
     fn check_end(&self) -> Result<(), DeviceError> {
         match self.target.check_end() {
             Err(error @ DeviceError::Shortened { .. }) => Err(error),
-            // Whether it can be asked is the next flush's affair.
+            // An error of the system call itself is left to the next flush.
             Ok(()) | Err(_) => self.target.health.check_end(self.target.info()),
         }
     }
@@ -480,32 +498,37 @@ impl Device for FileDevice {
         self.target.lock
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         self.start_call(purpose, operation, Uring::submit)
     }
 
-    fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
+    fn submit_all(&self, purpose: IoPurpose, operations: Vec<DeviceOperation>) -> Vec<Ticket> {
         let prepare = |operation| self.start_call(purpose, operation, Uring::prepare);
         operations.into_iter().map(prepare).collect()
     }
 
     fn read(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Result<AlignedBuffer, DeviceError> {
         let buffer = AlignedBuffer::for_reading(length_bytes);
-        let completion = self.call(purpose, Operation::Read { offset, buffer })?;
+        let completion = self.call(purpose, DeviceOperation::Read { offset, buffer })?;
         Ok(completion.buffer.expect("a read returns its buffer"))
     }
 
-    fn write(&self, purpose: Purpose, offset: u64, data: AlignedBuffer) -> Result<(), DeviceError> {
+    fn write(
+        &self,
+        purpose: IoPurpose,
+        offset: u64,
+        data: AlignedBuffer,
+    ) -> Result<(), DeviceError> {
         let data = vec![SharedBytes::from(data)];
-        self.call(purpose, Operation::Write { offset, data }).map(drop)
+        self.call(purpose, DeviceOperation::Write { offset, data }).map(drop)
     }
 
-    fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
-        self.call(purpose, Operation::Flush).map(drop)
+    fn flush(&self, purpose: IoPurpose) -> Result<(), DeviceError> {
+        self.call(purpose, DeviceOperation::Flush).map(drop)
     }
 }

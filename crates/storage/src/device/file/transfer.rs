@@ -1,4 +1,4 @@
-//! The part of a transfer that every transport has: the kernel may do less than it was asked.
+//! Continuation of short transfers, common to all transports.
 
 use std::io::IoSlice;
 
@@ -6,66 +6,67 @@ use rustix::io::Errno;
 
 use crate::device::SharedBytes;
 
-/// Interruptions in a row before a transfer is given up: a signal storm, not a disk.
+/// Interruptions in a row before a transfer fails: a signal storm, not a disk.
 pub(super) const RETRIES_MAX: u32 = 1_000;
 
-/// Why a transfer did not come to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// What the system said.
+pub(super) enum TransferError {
+    /// System error.
     System(Errno),
-    /// The file is shorter than it was when it was opened.
+    /// The file is shorter than when opened.
     Truncated,
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for TransferError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::System(errno) => write!(f, "{}", std::io::Error::from(*errno)),
-            Failure::Truncated => f.write_str("it became shorter while it was open"),
+            TransferError::System(errno) => write!(f, "{}", std::io::Error::from(*errno)),
+            TransferError::Truncated => f.write_str("it became shorter while it was open"),
         }
     }
 }
 
-/// How far a transfer is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Progress {
+pub(super) struct TransferProgress {
     length: usize,
     done: usize,
     retries: u32,
 }
 
-impl Progress {
-    pub(super) fn new(length: usize) -> Progress {
-        Progress { length, done: 0, retries: 0 }
+impl TransferProgress {
+    pub(super) fn new(length: usize) -> TransferProgress {
+        TransferProgress { length, done: 0, retries: 0 }
     }
 
     pub(super) fn done(&self) -> usize {
         self.done
     }
 
-    /// Takes in what one system call did; returns how it ended, if it did.
-    pub(super) fn advance(&mut self, step: Result<usize, Errno>) -> Option<Result<(), Failure>> {
+    /// Accounts for one system call. Returns the result once the transfer has ended.
+    pub(super) fn advance(
+        &mut self,
+        step: Result<usize, Errno>,
+    ) -> Option<Result<(), TransferError>> {
         match step {
-            Ok(0) => return Some(Err(Failure::Truncated)),
+            Ok(0) => return Some(Err(TransferError::Truncated)),
             Ok(count) => {
                 self.done += count;
                 self.retries = 0;
             }
             Err(Errno::INTR | Errno::AGAIN) if self.retries < RETRIES_MAX => self.retries += 1,
-            Err(errno) => return Some(Err(Failure::System(errno))),
+            Err(errno) => return Some(Err(TransferError::System(errno))),
         }
         assert!(self.done <= self.length, "the kernel did more than it was asked");
         (self.done == self.length).then_some(Ok(()))
     }
 }
 
-/// Calls `step` with how much is done until `length` bytes are.
+/// Calls `step` with the bytes done so far, until `length` are done.
 pub(super) fn transfer(
     length: usize,
     mut step: impl FnMut(usize) -> Result<usize, Errno>,
-) -> Result<(), Failure> {
-    let mut progress = Progress::new(length);
+) -> Result<(), TransferError> {
+    let mut progress = TransferProgress::new(length);
     loop {
         if let Some(end) = progress.advance(step(progress.done())) {
             return end;
@@ -73,7 +74,7 @@ pub(super) fn transfer(
     }
 }
 
-/// Returns what is left of `data` after its first `done` bytes.
+/// Returns `data` without its first `done` bytes.
 pub(super) fn slices_after(data: &[SharedBytes], done: usize) -> Vec<IoSlice<'_>> {
     let mut skip = done;
     let mut slices = Vec::with_capacity(data.len());
@@ -107,9 +108,9 @@ mod tests {
 
     #[test]
     fn end_of_file_errors_and_endless_interruptions_end_it() {
-        assert_eq!(transfer(8, |_| Ok(0)), Err(Failure::Truncated));
-        assert_eq!(transfer(8, |_| Err(Errno::IO)), Err(Failure::System(Errno::IO)));
-        assert_eq!(transfer(8, |_| Err(Errno::INTR)), Err(Failure::System(Errno::INTR)));
+        assert_eq!(transfer(8, |_| Ok(0)), Err(TransferError::Truncated));
+        assert_eq!(transfer(8, |_| Err(Errno::IO)), Err(TransferError::System(Errno::IO)));
+        assert_eq!(transfer(8, |_| Err(Errno::INTR)), Err(TransferError::System(Errno::INTR)));
     }
 
     #[test]

@@ -1,28 +1,27 @@
-//! Requests by io_uring.
+//! The io_uring transport.
 //!
-//! # Who reaps
+//! # Leader
 //!
-//! No thread of its own: whoever waits first becomes the leader, blocks in the kernel, and takes in
-//! all answers that have come, those of others too. When its own is among them it hands the lead
-//! to another that waits. So a caller that submits many and waits for many, which is how Holdfast
-//! writes and reads ahead, pays a system call for many answers and no change of thread; a reaper
-//! thread would add one to each. Who waits leaves at its deadline, the lead too.
+//! There is no reaper thread. The first waiter leads: it blocks in the kernel and processes all
+//! completions. When its own has arrived, it passes the lead to another waiter. So a caller with
+//! many requests in flight gets many completions per system call without a context switch. Every
+//! waiter, the leader included, returns at its deadline.
 //!
-//! A device has several rings, and a thread always asks by the same: so each of few threads leads
-//! its own, and is woken for its own answers alone (decision 0036).
+//! A thread always uses the same ring of a device. So each of a few threads leads its own ring, and
+//! is woken only for its own completions (decision 0036).
 //!
 //! # Invariants
 //!
-//! - UR1: A request's memory belongs to its slot from the submission until the kernel's answer has
-//!   been taken in. Nothing else frees it: not a dropped ticket, not an expired one, and not the
-//!   end of the ring, which leaves what is overdue to the process.
-//! - UR2: At most [`QUEUE_DEPTH`] slots are taken, and both rings are at least as large, so a push
-//!   finds room and no answer is lost.
-//! - UR3: Only the leader takes answers from the ring, and entries are pushed under the lock.
+//! - UR1: The memory of a request belongs to its slot from submission until its completion is
+//!   processed. Neither a dropped ticket, nor expiry, nor the end of the ring frees it: overdue
+//!   requests are leaked.
+//! - UR2: At most [`QUEUE_DEPTH`] slots are taken, and both queues are at least as large, so pushes
+//!   find room and no completion is lost.
+//! - UR3: Only the leader takes completions, and entries are pushed under the lock.
 //!
 //! # Concurrency
 //!
-//! One lock a ring, never held across a system call.
+//! One lock per ring, never held across a system call.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -34,32 +33,31 @@ use io_uring::{IoUring, opcode, types};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 
-use super::transfer::{Failure, Progress, slices_after};
-use super::{QUEUE_DEPTH, RINGS_MAX, Target};
+use super::transfer::{TransferError, TransferProgress, slices_after};
+use super::{FileTarget, QUEUE_DEPTH, RINGS_MAX};
 use crate::convert::{to_u64, to_usize};
-use crate::device::health::{Asked, deadline_after, time_until};
-use crate::device::{Completion, DeviceError, Operation, PendingRequest, RequestKind, Ticket};
+use crate::device::health::{TimedRequest, deadline_after, time_until};
+use crate::device::{
+    DeviceCompletion, DeviceError, DeviceOperation, PendingRequest, RequestKind, Ticket,
+};
 
-/// Most bytes of one entry, whose length has 32 bits; a longer read takes several.
+/// Read limit per entry, whose length has 32 bits. Longer reads take several.
 const READ_BYTES_MAX: usize = 1 << 30;
 
-/// Rings of one device. A thread always asks by the same: so it is told of its own answers alone,
-/// and while there are no more threads than rings nobody else has to wake it.
 #[derive(Debug)]
 pub(super) struct Rings {
-    target: Arc<Target>,
+    target: Arc<FileTarget>,
     first: Arc<Uring>,
-    /// Made when a thread first asks by it; `None` if the kernel refused.
+    /// Further rings, created on first use. `None` if the kernel refused one.
     others: [OnceLock<Option<Arc<Uring>>>; RINGS_MAX - 1],
 }
 
 impl Rings {
-    pub(super) fn new(ring: IoUring, target: Arc<Target>) -> Rings {
+    pub(super) fn new(ring: IoUring, target: Arc<FileTarget>) -> Rings {
         let first = Uring::new(ring, Arc::clone(&target));
         Rings { target, first, others: Default::default() }
     }
 
-    /// Returns the ring of the calling thread.
     pub(super) fn of_thread(&self) -> &Arc<Uring> {
         thread_local! {
             static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +68,8 @@ impl Rings {
         self.others[other].get_or_init(make).as_ref().unwrap_or(&self.first)
     }
 
-    /// Takes in what has come for those who left, so that a stalled device is found to be back.
+    /// Processes late completions of abandoned requests, which show that a stalled device works
+    /// again.
     pub(super) fn welcome_late_answers(&self) {
         if self.target.health.overdue() > 0 {
             let others = self.others.iter().filter_map(|ring| ring.get()?.as_ref());
@@ -79,15 +78,13 @@ impl Rings {
     }
 }
 
-/// Threads that have asked anything by a ring.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// See the module's header.
 pub(super) struct Uring {
-    target: Arc<Target>,
+    target: Arc<FileTarget>,
     ring: IoUring,
-    state: Mutex<State>,
-    /// A slot became free, or the lead did.
+    state: Mutex<UringState>,
+    /// Signals a free slot, or a free lead.
     room: Condvar,
 }
 
@@ -97,55 +94,54 @@ impl std::fmt::Debug for Uring {
     }
 }
 
-struct State {
+struct UringState {
     is_led: bool,
-    slots: Vec<Option<Request>>,
+    slots: Vec<Option<UringSubmission>>,
     free: Vec<usize>,
-    /// Slots of requests that nobody waits for any more.
+    /// Slots of abandoned requests.
     overdue: usize,
-    /// Those who wait for an answer, blocked until it has come or the lead is theirs.
-    waiting: Vec<Arc<Answer>>,
+    /// Waiters that block until their completion arrives or they get the lead.
+    waiting: Vec<Arc<UringCompletion>>,
 }
 
-/// A request that the kernel has (UR1).
-struct Request {
-    operation: Operation,
-    /// Into the pieces of a write; the kernel reads it after the submission.
+/// A submitted request (UR1).
+struct UringSubmission {
+    operation: DeviceOperation,
+    /// Point to the pieces of a write. Read by the kernel after submission.
     vectors: Vec<libc::iovec>,
-    progress: Progress,
-    answer: Arc<Answer>,
+    progress: TransferProgress,
+    answer: Arc<UringCompletion>,
 }
 
 // SAFETY: `vectors` points into the pieces that `operation` owns, and only the kernel follows it.
-unsafe impl Send for Request {}
+unsafe impl Send for UringSubmission {}
 
 #[derive(Default)]
-struct Answer {
-    state: Mutex<AnswerState>,
-    /// Waited for under the lock of the state of the ring.
+struct UringCompletion {
+    state: Mutex<UringCompletionState>,
+    /// Used with the lock of the ring's state.
     arrived: Condvar,
 }
 
 #[derive(Default)]
-enum AnswerState {
+enum UringCompletionState {
     #[default]
     Awaited,
-    Arrived(Result<Completion, DeviceError>),
-    /// The deadline has passed and nobody waits any more.
+    Arrived(Result<DeviceCompletion, DeviceError>),
+    /// The waiter has expired.
     Abandoned,
 }
 
-impl Answer {
+impl UringCompletion {
     fn has_arrived(&self) -> bool {
-        matches!(*self.state.lock(), AnswerState::Arrived(_))
+        matches!(*self.state.lock(), UringCompletionState::Arrived(_))
     }
 
-    /// Returns the answer; `None` if it has not arrived.
-    fn take(&self) -> Option<Result<Completion, DeviceError>> {
+    fn take(&self) -> Option<Result<DeviceCompletion, DeviceError>> {
         let mut state = self.state.lock();
         match std::mem::take(&mut *state) {
-            AnswerState::Arrived(result) => Some(result),
-            other @ (AnswerState::Awaited | AnswerState::Abandoned) => {
+            UringCompletionState::Arrived(result) => Some(result),
+            other @ (UringCompletionState::Awaited | UringCompletionState::Abandoned) => {
                 *state = other;
                 None
             }
@@ -155,19 +151,19 @@ impl Answer {
 
 struct UringRequest {
     uring: Arc<Uring>,
-    answer: Arc<Answer>,
-    asked: Asked,
+    answer: Arc<UringCompletion>,
+    asked: TimedRequest,
     deadline: Instant,
 }
 
 impl PendingRequest for UringRequest {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
         self.uring.wait(&self.answer, &self.asked, self.deadline)
     }
 }
 
 impl Uring {
-    /// Asks the kernel for a ring that can be waited for with a deadline (Linux 5.11).
+    /// Creates a ring whose waits can time out (Linux 5.11).
     pub(super) fn ring() -> std::io::Result<IoUring> {
         let ring = IoUring::new(u32::try_from(QUEUE_DEPTH).expect("128"))?;
         if !ring.params().is_feature_ext_arg() {
@@ -176,8 +172,8 @@ impl Uring {
         Ok(ring)
     }
 
-    pub(super) fn new(ring: IoUring, target: Arc<Target>) -> Arc<Uring> {
-        let state = State {
+    pub(super) fn new(ring: IoUring, target: Arc<FileTarget>) -> Arc<Uring> {
+        let state = UringState {
             is_led: false,
             slots: (0..QUEUE_DEPTH).map(|_| None).collect(),
             free: (0..QUEUE_DEPTH).rev().collect(),
@@ -187,23 +183,30 @@ impl Uring {
         Arc::new(Uring { target, ring, state: Mutex::new(state), room: Condvar::new() })
     }
 
-    /// Hands a request to the kernel.
-    pub(super) fn submit(self: &Arc<Uring>, operation: Operation, asked: Asked) -> Ticket {
+    pub(super) fn submit(
+        self: &Arc<Uring>,
+        operation: DeviceOperation,
+        asked: TimedRequest,
+    ) -> Ticket {
         let ticket = self.prepare(operation, asked);
         self.hand_over();
         ticket
     }
 
     fn hand_over(&self) {
-        // If the kernel is short of memory now, the leader's next call submits it.
+        // If the kernel is short of memory, the leader's next system call submits the entries.
         let _ = self.ring.submit();
     }
 
-    /// Puts a request on the ring. The kernel gets it when its ticket is waited for, with all that
-    /// is on the ring then, or with another that is submitted.
-    pub(super) fn prepare(self: &Arc<Uring>, operation: Operation, asked: Asked) -> Ticket {
+    /// Pushes a request. It is submitted with all others on the ring, at the first wait or next
+    /// submission.
+    pub(super) fn prepare(
+        self: &Arc<Uring>,
+        operation: DeviceOperation,
+        asked: TimedRequest,
+    ) -> Ticket {
         let deadline = asked.deadline_from_now();
-        let answer = Arc::new(Answer::default());
+        let answer = Arc::new(UringCompletion::default());
         let mut state = self.state.lock();
         let slot = loop {
             if let Some(slot) = state.free.pop() {
@@ -221,19 +224,18 @@ impl Uring {
             }
         };
         if !state.is_led {
-            // Another that waits for room may have to lead.
+            // Another submitter waiting for room may have to lead.
             self.room.notify_one();
         }
         let length = to_usize(operation.length_bytes());
-        let (vectors, progress) = (Vec::new(), Progress::new(length));
-        let request = Request { operation, vectors, progress, answer: Arc::clone(&answer) };
+        let (vectors, progress) = (Vec::new(), TransferProgress::new(length));
+        let request = UringSubmission { operation, vectors, progress, answer: Arc::clone(&answer) };
         let request = state.slots[slot].insert(request);
         self.push(request, slot);
         drop(state);
         Ticket::new(Box::new(UringRequest { uring: Arc::clone(self), answer, asked, deadline }))
     }
 
-    /// Takes in what has come for those who left, so that a stalled device is found to be back.
     fn welcome_late_answers(&self) {
         let mut state = self.state.lock();
         if !state.is_led {
@@ -241,20 +243,21 @@ impl Uring {
         }
     }
 
-    /// Puts what is left of a request on the ring.
-    fn push(&self, request: &mut Request, slot: usize) {
+    /// Pushes the rest of a request.
+    fn push(&self, request: &mut UringSubmission, slot: usize) {
         let file = types::Fd(self.target.file.as_raw_fd());
         let done = request.progress.done();
-        let is_through = matches!(request.operation, Operation::WriteThrough { .. });
+        let is_through = matches!(request.operation, DeviceOperation::WriteThrough { .. });
         let entry = match &mut request.operation {
-            Operation::Read { offset, buffer } => {
+            DeviceOperation::Read { offset, buffer } => {
                 let rest = &mut buffer[done..];
                 let length = u32::try_from(rest.len().min(READ_BYTES_MAX)).expect("2^30");
                 opcode::Read::new(file, rest.as_mut_ptr(), length)
                     .offset(*offset + to_u64(done))
                     .build()
             }
-            Operation::Write { offset, data } | Operation::WriteThrough { offset, data } => {
+            DeviceOperation::Write { offset, data }
+            | DeviceOperation::WriteThrough { offset, data } => {
                 let vector = |slice: &std::io::IoSlice<'_>| libc::iovec {
                     iov_base: slice.as_ptr().cast_mut().cast(),
                     iov_len: slice.len(),
@@ -266,8 +269,10 @@ impl Uring {
                     .rw_flags(if is_through { libc::RWF_DSYNC } else { 0 })
                     .build()
             }
-            Operation::Flush => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
-            Operation::Discard { offset, length_bytes } => {
+            DeviceOperation::Flush => {
+                opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build()
+            }
+            DeviceOperation::Discard { offset, length_bytes } => {
                 opcode::Fallocate::new(file, *length_bytes)
                     .offset(*offset)
                     .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
@@ -275,18 +280,18 @@ impl Uring {
             }
         };
         let entry = entry.user_data(to_u64(slot));
-        // SAFETY: callers hold the lock of the state, so this is the only submission queue (UR3);
-        // and all that the entry points to stays where it is until the answer (UR1).
+        // SAFETY: callers hold the state lock, so this is the only submission queue (UR3), and all
+        // that the entry points to stays in place until completion (UR1).
         let pushed = unsafe { self.ring.submission_shared().push(&entry) };
         pushed.expect("UR2: the ring has room");
     }
 
     fn wait(
         &self,
-        answer: &Arc<Answer>,
-        asked: &Asked,
+        answer: &Arc<UringCompletion>,
+        asked: &TimedRequest,
         deadline: Instant,
-    ) -> Result<Completion, DeviceError> {
+    ) -> Result<DeviceCompletion, DeviceError> {
         let mut state = self.state.lock();
         let mut has_handed_over = false;
         loop {
@@ -294,19 +299,19 @@ impl Uring {
                 return result;
             }
             if time_until(deadline).is_none() {
-                // What has come meanwhile counts: the waiter may have come late, not the answer.
+                // A completion that has arrived counts: the waiter may be late, not the device.
                 if !state.is_led {
                     self.take_answers(&mut state);
                 }
                 return answer.take().unwrap_or_else(|| {
-                    *answer.state.lock() = AnswerState::Abandoned;
+                    *answer.state.lock() = UringCompletionState::Abandoned;
                     state.overdue += 1;
                     Err(self.target.health.expire(self.target.info(), asked, true))
                 });
             }
             if state.is_led {
                 if !has_handed_over && self.has_prepared(&state) {
-                    // A leader that is in the kernel already does not see it.
+                    // A leader already in the kernel does not submit it.
                     has_handed_over = true;
                     MutexGuard::unlocked(&mut state, || self.hand_over());
                     continue;
@@ -320,18 +325,18 @@ impl Uring {
         }
     }
 
-    /// Returns whether something is on the ring that the kernel has not been told of.
-    fn has_prepared(&self, _: &MutexGuard<'_, State>) -> bool {
-        // SAFETY: the guard is that of the lock under which entries are pushed (UR3).
+    /// Whether the ring holds entries not yet submitted.
+    fn has_prepared(&self, _: &MutexGuard<'_, UringState>) -> bool {
+        // SAFETY: the guard is of the lock under which entries are pushed (UR3).
         !unsafe { self.ring.submission_shared() }.is_empty()
     }
 
-    /// Takes in answers while `goes_on`, until `deadline` at most; then hands the lead on.
+    /// Leads while `goes_on`, at most until `deadline`, and then passes the lead on.
     fn lead_while(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, UringState>,
         deadline: Instant,
-        goes_on: impl Fn(&State) -> bool,
+        goes_on: impl Fn(&UringState) -> bool,
     ) {
         assert!(!state.is_led);
         state.is_led = true;
@@ -341,14 +346,14 @@ impl Uring {
             self.take_answers(state);
         }
         state.is_led = false;
-        // To one without an answer: one that has its answer would leave without leading.
+        // A waiter whose completion has arrived would return without leading.
         if let Some(next) = state.waiting.iter().find(|answer| !answer.has_arrived()) {
             next.arrived.notify_one();
         }
         self.room.notify_one();
     }
 
-    /// Submits what is left to submit, and returns when there is an answer, or after `left`.
+    /// Submits pending entries and waits for a completion, at most for `left`.
     fn block_for_answers(&self, left: std::time::Duration) {
         let time = types::Timespec::from(left);
         let arguments = types::SubmitArgs::new().timespec(&time);
@@ -357,15 +362,16 @@ impl Uring {
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::TIME) => {}
                 Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => std::thread::yield_now(),
-                // The kernel still has the memory of the requests, so there is no way on.
+                // The kernel still has the requests' memory, so there is no recovery.
                 Some(_) | None => panic!("io_uring_enter refused a valid ring: {error}"),
             },
         }
     }
 
-    fn take_answers(&self, state: &mut MutexGuard<'_, State>) {
+    fn take_answers(&self, state: &mut MutexGuard<'_, UringState>) {
         loop {
-            // SAFETY: the caller leads and holds the lock: no other completion queue (UR3).
+            // SAFETY: the caller leads and holds the lock, so this is the only completion queue
+            // (UR3).
             let Some(entry) = unsafe { self.ring.completion_shared() }.next() else {
                 return;
             };
@@ -390,49 +396,52 @@ impl Uring {
         }
     }
 
-    /// Tells the answer to whoever waits for it; returns whether anybody still does.
-    fn deliver(&self, request: Request, end: Result<(), Failure>) -> bool {
-        let Request { operation, answer, .. } = request;
+    /// Delivers a completion. Returns false if the waiter has left.
+    fn deliver(&self, request: UringSubmission, end: Result<(), TransferError>) -> bool {
+        let UringSubmission { operation, answer, .. } = request;
         let (kind, length_bytes) = (operation.kind(), operation.length_bytes());
         let offset = operation.offset().unwrap_or(0);
         let mut result = self.target.answer(kind, offset, length_bytes, end);
-        if let Operation::WriteThrough { .. } = operation {
+        if let DeviceOperation::WriteThrough { .. } = operation {
             result = self.target.answer_through(result);
         }
         let result = result.map(|()| {
             let buffer = match operation {
-                Operation::Read { buffer, .. } => Some(buffer),
-                Operation::Write { .. }
-                | Operation::WriteThrough { .. }
-                | Operation::Flush
-                | Operation::Discard { .. } => None,
+                DeviceOperation::Read { buffer, .. } => Some(buffer),
+                DeviceOperation::Write { .. }
+                | DeviceOperation::WriteThrough { .. }
+                | DeviceOperation::Flush
+                | DeviceOperation::Discard { .. } => None,
             };
-            Completion { buffer }
+            DeviceCompletion { buffer }
         });
         let mut state = answer.state.lock();
-        // If it is late, its memory is free now, and nobody sees what is in it.
-        let is_awaited = !matches!(*state, AnswerState::Abandoned);
+        // A late completion frees its memory unread.
+        let is_awaited = !matches!(*state, UringCompletionState::Abandoned);
         if is_awaited {
-            *state = AnswerState::Arrived(result);
+            *state = UringCompletionState::Arrived(result);
             answer.arrived.notify_one();
         }
         is_awaited
     }
 }
 
-/// Takes in one answer of the kernel; returns how the request ended, if it did.
-fn end_of(request: &mut Request, step: Result<usize, Errno>) -> Option<Result<(), Failure>> {
+/// Accounts for one completion. Returns the result once the request has ended.
+fn end_of(
+    request: &mut UringSubmission,
+    step: Result<usize, Errno>,
+) -> Option<Result<(), TransferError>> {
     match request.operation.kind() {
-        // Never again, whatever it was (D3).
-        RequestKind::Flush => Some(step.map(drop).map_err(Failure::System)),
-        RequestKind::Discard => Some(step.map(drop).map_err(Failure::System)),
+        // Not retried, even after EINTR (D3).
+        RequestKind::Flush => Some(step.map(drop).map_err(TransferError::System)),
+        RequestKind::Discard => Some(step.map(drop).map_err(TransferError::System)),
         RequestKind::Read | RequestKind::Write => request.progress.advance(step),
     }
 }
 
 impl Drop for Uring {
-    /// Waits for the requests whose tickets were dropped (UR1), but not again for overdue ones, and
-    /// for those of all rings no longer than for one.
+    /// Waits for requests whose tickets were dropped (UR1), but not for overdue ones, with one
+    /// deadline for all rings.
     fn drop(&mut self) {
         let health = &self.target.health;
         let deadline = *self.target.ends_at.get_or_init(|| deadline_after(health.deadline()));
@@ -441,7 +450,7 @@ impl Drop for Uring {
             state.free.len() + state.overdue < QUEUE_DEPTH
         });
         for request in state.slots.iter_mut().filter_map(Option::take) {
-            // UR1: the kernel may still write there.
+            // The kernel may still write to the memory of the request (UR1).
             std::mem::forget(request);
         }
     }
@@ -457,7 +466,7 @@ mod tests {
     use crate::device::health::Health;
     use crate::device::{AlignedBuffer, DEADLINE_DEFAULT, DEADLINE_MIN, DeviceInfo};
 
-    /// A ring on a pipe, whose reads are answered when the test writes. `None` without io_uring.
+    /// A ring on a pipe, whose reads complete when the test writes. `None` without io_uring.
     fn ring_on_pipe(deadline: Duration) -> Option<(Arc<Uring>, std::io::PipeWriter)> {
         let ring = Uring::ring().inspect_err(|e| eprintln!("SKIPPED io_uring: {e}")).ok()?;
         let (reader, writer) = std::io::pipe().expect("a process may have a pipe");
@@ -473,27 +482,27 @@ mod tests {
         };
         let (file, health) = (reader.into(), Health::new(deadline));
         Some((
-            Uring::new(ring, Arc::new(Target::new(file, Vec::new(), false, info, health))),
+            Uring::new(ring, Arc::new(FileTarget::new(file, Vec::new(), false, info, health))),
             writer,
         ))
     }
 
     fn submit_read(uring: &Arc<Uring>) -> Ticket {
-        let read = Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
+        let read = DeviceOperation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
         match uring.target.health.admit(uring.target.info(), &read) {
             Ok(asked) => uring.submit(read, asked),
             Err(error) => Ticket::ready(Err(error)),
         }
     }
 
-    fn spin_until(uring: &Uring, condition: impl Fn(&State) -> bool) {
+    fn spin_until(uring: &Uring, condition: impl Fn(&UringState) -> bool) {
         while !condition(&uring.state.lock()) {
             std::thread::yield_now();
         }
     }
 
-    /// Goal: a thread asks by its own ring, and others by theirs while there are enough; what is
-    /// late on any is found by whoever asks next.
+    /// Goal: threads use different rings, and the next request on any ring finds a late completion
+    /// on each.
     #[test]
     fn threads_ask_by_rings_of_their_own() {
         let Some((uring, mut writer)) = ring_on_pipe(DEADLINE_MIN) else { return };
@@ -501,7 +510,7 @@ mod tests {
         let rings = Rings::new(ring, Arc::clone(&uring.target));
         let mine = Arc::as_ptr(rings.of_thread());
         assert_eq!(Arc::as_ptr(rings.of_thread()), mine);
-        // Numbers are given out in order, and to threads of other tests meanwhile.
+        // Ring numbers are given out in sequence, also to other tests.
         let of_another = || {
             std::thread::scope(|scope| {
                 let expire = || {
@@ -522,7 +531,7 @@ mod tests {
         }
     }
 
-    /// Goal: a device that never answers is let go after one deadline, however many rings it has.
+    /// Goal: dropping a dead device takes one deadline, with any number of rings.
     #[test]
     fn rings_end_together() {
         let Some((uring, _writer)) = ring_on_pipe(DEADLINE_MIN) else { return };
@@ -538,7 +547,7 @@ mod tests {
         assert!(time_until(second_deadline).is_some(), "one after the other");
     }
 
-    /// Either of two requests may be the one that is answered first, so each is once the leader's.
+    /// Either request may complete first, so each waiter leads once.
     #[test]
     fn leader_that_leaves_hands_the_lead_to_one_that_waits() {
         for is_swapped in [false, true] {
@@ -560,14 +569,14 @@ mod tests {
                 spin_until(&uring, |state| state.waiting.len() == 1);
                 writer.write_all(&[1; 4096]).expect("the pipe has room");
                 spin_until(&uring, |_| done.load(Ordering::SeqCst) == 1);
-                // Nobody but the other is left to lead.
+                // Only the other waiter can lead.
                 spin_until(&uring, |state| state.is_led);
                 writer.write_all(&[2; 4096]).expect("the pipe has room");
             });
         }
     }
 
-    /// Goal: what was put on the ring behind the back of a leader reaches the kernel all the same.
+    /// Goal: entries pushed while another thread leads are submitted.
     #[test]
     fn what_is_prepared_while_another_leads_is_handed_over() {
         let Some((uring, mut writer)) = ring_on_pipe(DEADLINE_DEFAULT) else { return };
@@ -576,7 +585,7 @@ mod tests {
             let leader = scope.spawn(move || first.wait());
             spin_until(&uring, |state| state.is_led);
             let prepare = |_| {
-                let read = Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
+                let read = DeviceOperation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
                 let asked = uring.target.health.admit(uring.target.info(), &read).expect("sound");
                 uring.prepare(read, asked)
             };
@@ -613,13 +622,12 @@ mod tests {
         });
     }
 
-    fn is_expired(answer: &Result<Completion, DeviceError>) -> bool {
+    fn is_expired(answer: &Result<DeviceCompletion, DeviceError>) -> bool {
         matches!(answer, Err(DeviceError::Expired { kind: RequestKind::Read, .. }))
     }
 
-    /// Goal: a late answer lands in memory that nobody has, and nobody sees it. Method: the pipe
-    /// answers with a pattern when the reader has left; every page that could be given out again
-    /// meanwhile is held and looked at.
+    /// Goal: a late completion writes only to unused memory. Method: the pipe delivers a pattern
+    /// late, and all pages allocated until then are inspected.
     #[test]
     fn read_that_expires_keeps_its_memory_until_it_is_answered() {
         let Some((uring, mut writer)) = ring_on_pipe(DEADLINE_MIN) else { return };
@@ -640,8 +648,8 @@ mod tests {
         assert!(buffer.iter().all(|&byte| byte == 1));
     }
 
-    /// Goal: no caller stays behind a full queue, a leader, or the end of the device. Method: more
-    /// reads than there are slots, from several threads, of a pipe that nobody writes to.
+    /// Goal: no caller hangs on a full queue, a leader, or the drop. Method: several threads read
+    /// from a silent pipe, with more requests than slots.
     #[test]
     fn ring_that_never_answers_lets_everybody_go() {
         let Some((uring, _writer)) = ring_on_pipe(DEADLINE_MIN) else { return };

@@ -1,53 +1,49 @@
-//! Discards of a simulated device: when they take effect, and what their range reads as then (D6).
+//! Discards of a simulated device: the time and the contents (D6).
 //!
-//! A discard takes effect at some later request, or at the latest when it is answered; one that was
-//! not waited for, or has expired, at any later request. By the seed its range stays as it is,
-//! reads as one byte, or as a mixture of pages: kept, zeros, junk, and copies of the pages before
-//! them.
+//! A discard takes effect at a random request up to its completion, or at any later one if
+//! abandoned. Depending on the seed, the range stays unchanged, becomes uniform, or becomes a mix
+//! of old pages, zeros, junk, and copies of the preceding page.
 
 use std::sync::Arc;
 
-use super::State;
+use super::SimDeviceState;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, IO_ALIGN_BYTES, SharedBytes};
 
-/// What a discarded range reads as, if as one byte.
+/// Byte value of a range discarded uniformly.
 pub(super) const DISCARDED_BYTE: u8 = 0xdc;
 
-/// A discard of more than this changes nothing, as a device may have it: it would only fill memory.
+/// A longer discard changes nothing, to save memory.
 pub(super) const DISCARD_BYTES_MAX: u64 = 16 << 20;
 
-/// Of how many requests one lets a discard in flight take effect.
+/// Odds, per request, that a discard in flight takes effect.
 const LANDS_ONE_IN: u64 = 32;
 
-/// A discard that was not answered.
 #[derive(Clone, Debug)]
-struct Discard {
+struct SimDiscard {
     id: u64,
     offset: u64,
     length_bytes: u64,
-    /// Numbers of the writes that it came to; `None`: it has not taken effect.
+    /// Ids of the resulting writes, or `None` before it takes effect.
     landed: Option<Vec<u64>>,
 }
 
-/// The discards in flight, and those that nobody waits for.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Discards {
+pub(super) struct SimDiscards {
     begun: u64,
-    in_flight: Vec<Discard>,
+    in_flight: Vec<SimDiscard>,
 }
 
-impl State {
-    /// Begins a discard; returns its number.
+impl SimDeviceState {
     pub(super) fn begin_discard(&mut self, offset: u64, length_bytes: u64) -> u64 {
         let discards = &mut self.discards;
         discards.begun += 1;
         let id = discards.begun;
-        discards.in_flight.push(Discard { id, offset, length_bytes, landed: None });
+        discards.in_flight.push(SimDiscard { id, offset, length_bytes, landed: None });
         id
     }
 
-    /// Lets discards in flight take effect, or not, as the seed says.
+    /// Applies discards in flight at random.
     pub(super) fn land_discards(&mut self) {
         for index in 0..self.discards.in_flight.len() {
             if self.discards.in_flight[index].landed.is_none() && self.prng.one_in(LANDS_ONE_IN) {
@@ -56,9 +52,9 @@ impl State {
         }
     }
 
-    /// A discard is answered: it has taken effect by now.
+    /// Completes a discard, which must have taken effect by then.
     pub(super) fn answer_discard(&mut self, id: u64) {
-        let is_it = |discard: &Discard| discard.id == id;
+        let is_it = |discard: &SimDiscard| discard.id == id;
         let Some(index) = self.discards.in_flight.iter().position(is_it) else { return };
         if self.discards.in_flight[index].landed.is_none() {
             self.land_discard(index);
@@ -68,7 +64,7 @@ impl State {
     }
 
     fn land_discard(&mut self, index: usize) {
-        let Discard { offset, length_bytes, .. } = self.discards.in_flight[index];
+        let SimDiscard { offset, length_bytes, .. } = self.discards.in_flight[index];
         let mut writes = Vec::new();
         if length_bytes <= DISCARD_BYTES_MAX {
             for (offset, pieces) in self.discarded(offset, length_bytes) {
@@ -78,7 +74,7 @@ impl State {
         self.discards.in_flight[index].landed = Some(writes);
     }
 
-    /// Returns what a range reads as once it is discarded, as runs of pages that change.
+    /// Returns the contents of a discarded range, as runs of changed pages.
     fn discarded(&mut self, offset: u64, length_bytes: u64) -> Vec<(u64, Vec<SharedBytes>)> {
         let page = |byte: u8| {
             let mut page = AlignedBuffer::zeroed(IO_ALIGN_BYTES);

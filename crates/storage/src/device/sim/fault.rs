@@ -1,148 +1,142 @@
-//! What goes wrong on a simulated device, and when.
+//! Planned faults of a simulated device.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::device::{Purpose, RequestKind};
+use crate::device::{IoPurpose, RequestKind};
 use runtime::prng::Prng;
 use runtime::sync::sim;
 
-/// Something that goes wrong. `nth` counts from 0, since the device was opened or
-/// [`super::SimDevice::arm`] called, the requests that the variant names; refused requests do not
-/// count.
+/// A planned fault. `nth` counts the admitted requests of the named kind from 0, since the opening
+/// or [`super::SimDevice::arm`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The `nth` request of this kind fails, and all after it if it `persists`. A flush that fails
-    /// fails the device.
+    /// A request fails. A failing flush fails the device.
     Fail {
-        /// Read, write, flush or discard.
+        /// Request kind.
         kind: RequestKind,
-        /// Which.
+        /// Index among these.
         nth: u64,
-        /// Whether later ones fail as well.
+        /// Whether all later ones fail too.
         persists: bool,
     },
-    /// The `nth` request of this kind is never answered, nor any after it if it `persists`.
+    /// A request never completes.
     Hang {
-        /// Read, write, flush or discard.
+        /// Request kind.
         kind: RequestKind,
-        /// Which.
+        /// Index among these.
         nth: u64,
-        /// Whether a write or flush takes effect all the same.
+        /// Whether a write or flush still takes effect.
         takes_effect: bool,
-        /// Whether later ones hang as well.
+        /// Whether all later ones hang too.
         persists: bool,
     },
-    /// The `nth` request of this kind takes effect and is answered only so much later.
+    /// A request takes effect and completes late.
     Delay {
-        /// Read, write, flush or discard.
+        /// Request kind.
         kind: RequestKind,
-        /// Which.
+        /// Index among these.
         nth: u64,
-        /// How much.
+        /// Delay.
         delay_ns: u64,
     },
-    /// The `nth` write of this purpose is answered `Ok` and never happens.
+    /// A write returns `Ok` without effect.
     LoseWrite {
-        /// For what; `None`: of all writes.
-        purpose: Option<Purpose>,
-        /// Which.
+        /// Purpose, or `None` for all writes.
+        purpose: Option<IoPurpose>,
+        /// Index among these.
         nth: u64,
     },
-    /// The `nth` write of this purpose is answered `Ok` and lands at `offset` instead (or as near
-    /// as fits).
+    /// A write returns `Ok` and goes to `offset` instead, or as near as fits.
     MisdirectWrite {
-        /// For what; `None`: of all writes.
-        purpose: Option<Purpose>,
-        /// Which.
+        /// Purpose, or `None` for all writes.
+        purpose: Option<IoPurpose>,
+        /// Index among these.
         nth: u64,
-        /// Where.
+        /// Where the write goes.
         offset: u64,
     },
-    /// Before the `nth` request of any kind, bits of the medium turn over.
+    /// Bits on the medium flip before a request of any kind.
     Rot {
-        /// Which.
+        /// Index of the request.
         nth: u64,
-        /// Which byte.
+        /// Offset of the byte.
         offset: u64,
-        /// Which bits of it.
+        /// Bits to flip.
         mask: u8,
     },
-    /// Reads of the page at `offset` fail until it is written again.
+    /// Reads of the page fail until it is rewritten.
     BadSector {
         /// A multiple of 4 KiB.
         offset: u64,
     },
-    /// The `nth` write fails with [`crate::device::DeviceError::NoSpace`], and nothing of it lands.
+    /// A write fails with [`crate::device::DeviceError::NoSpace`], without effect.
     NoRoom {
-        /// Which.
+        /// Index of the write.
         nth: u64,
-        /// Whether later ones fail as well.
+        /// Whether all later ones fail too.
         persists: bool,
     },
-    /// Writes to pages never written fail with [`crate::device::DeviceError::NoSpace`] once this
-    /// much is allocated.
+    /// Writes to unallocated pages fail with [`crate::device::DeviceError::NoSpace`] beyond a
+    /// limit.
     Full {
-        /// How much there is room for.
+        /// The limit.
         allocated_bytes: u64,
     },
-    /// The power fails at the `nth` write or flush (counted together), while it is in flight.
+    /// The power fails while a write or flush is in flight.
     CutPower {
-        /// Which.
+        /// Index among writes and flushes together.
         nth: u64,
     },
-    /// From the `nth` write on, writes and discards of this extent are answered `Ok` and not
-    /// stored, whatever is flushed: a cache that lies, a virtual disk that is put back to a
-    /// snapshot while it is in use. Lasts over [`super::SimDevice::reboot`]. Writes that are late
-    /// or fail are not meant.
+    /// From a write on, writes and discards of an extent return `Ok` but are never stored: a lying
+    /// cache, or a virtual disk reverted to a snapshot. Lasts over [`super::SimDevice::reboot`].
+    /// Exempts late and failing writes.
     StopsStoring {
-        /// Which.
+        /// Index of the write.
         nth: u64,
-        /// What is not stored.
+        /// Extent not stored.
         extent: StoppedExtent,
-        /// What reads return of it.
+        /// Contents returned by reads of it.
         reads: StoppedReads,
     },
 }
 
-/// What a device no longer stores.
+/// The extent that a device no longer stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoppedExtent {
-    /// Everything, labels too.
+    /// The whole device, labels included.
     All,
-    /// Pages of metadata, LSN pages among them; labels, journal and data are stored.
+    /// Metadata pages and LSN pages, but not labels, journal and data.
     Metadata,
-    /// A range of the device in bytes, of whole pages.
+    /// A byte range of whole pages.
     Range(Range<u64>),
 }
 
-/// What reads return of writes that are not stored, until the device is opened again. Both occur,
-/// and differ for the engine: what it reads back after a write may be right while the medium never
-/// had it.
+/// Contents returned by reads of unstored writes until the device is reopened. Real devices do
+/// either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoppedReads {
-    /// What was stored before.
+    /// The old contents.
     Old,
-    /// What was written.
+    /// The written contents.
     Written,
 }
 
-/// What of a write is not stored, and what reads return of it.
-pub(super) type Unstored = (Range<u64>, StoppedReads);
+/// Range not stored, and the contents of reads.
+pub(super) type UnstoredRange = (Range<u64>, StoppedReads);
 
-/// The faults of one life of a device.
+/// The planned faults of a device between two opens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// In no order.
+    /// Unordered.
     pub faults: Vec<Fault>,
 }
 
-/// When a request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timing {
     InTime,
-    /// So much later, and takes effect then.
+    /// Takes effect and completes late.
     Late {
         delay_ns: u64,
     },
@@ -151,7 +145,6 @@ pub(super) enum Timing {
     },
 }
 
-/// What is done with a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteFate {
     Lands { offset: u64 },
@@ -161,21 +154,20 @@ pub(super) enum WriteFate {
 }
 
 impl FaultPlan {
-    /// No faults.
+    /// Returns an empty plan.
     #[must_use]
     pub fn none() -> FaultPlan {
         FaultPlan::default()
     }
 
-    /// Returns this plan with one more fault.
+    /// Adds a fault.
     #[must_use]
     pub fn with(mut self, fault: Fault) -> FaultPlan {
         self.faults.push(fault);
         self
     }
 
-    /// Returns a plan with one fault, chosen by `prng` among all kinds but a power cut, within the
-    /// first `request_count` requests to a device of `size_bytes`.
+    /// Returns one random fault, except a power cut, within the first `request_count` requests.
     #[must_use]
     pub fn random(prng: &mut Prng, request_count: u64, size_bytes: u64) -> FaultPlan {
         let nth = prng.below(request_count);
@@ -209,12 +201,11 @@ impl FaultPlan {
             if offset < start + length_bytes && start < offset + 4096)
     }
 
-    /// Whether a sector of a range cannot be read.
     pub(super) fn has_bad_sector(&self, start: u64, length_bytes: u64) -> bool {
         self.faults.iter().any(|fault| FaultPlan::is_bad_in(fault, start, length_bytes))
     }
 
-    /// What is written can be read again.
+    /// Removes bad sectors that are rewritten.
     pub(super) fn mend_sectors(&mut self, start: u64, length_bytes: u64) {
         self.faults.retain(|fault| !FaultPlan::is_bad_in(fault, start, length_bytes));
     }
@@ -237,17 +228,18 @@ impl FaultPlan {
         hit.unwrap_or(Timing::InTime)
     }
 
-    /// Decides about the write `index` of all, `of_purpose` of those for `for_purpose`.
+    /// Determines the outcome of write `index`, which is number `of_purpose` among those for
+    /// `for_purpose`.
     pub(super) fn fate_of_write(
         &self,
         index: u64,
-        (for_purpose, of_purpose): (Purpose, u64),
+        (for_purpose, of_purpose): (IoPurpose, u64),
         offset: u64,
     ) -> WriteFate {
         if self.fails(RequestKind::Write, index) {
             return WriteFate::Fails;
         }
-        let is_meant = |purpose: Option<Purpose>, nth: u64| match purpose {
+        let is_meant = |purpose: Option<IoPurpose>, nth: u64| match purpose {
             None => nth == index,
             Some(purpose) => purpose == for_purpose && nth == of_purpose,
         };
@@ -278,13 +270,13 @@ impl FaultPlan {
         WriteFate::Lands { offset }
     }
 
-    /// Returns what of the write `index`, or of a discard before it, is not stored.
-    pub(super) fn unstored(&self, index: u64, purpose: Purpose) -> Option<Unstored> {
+    /// Returns the range that write `index`, or a discard just before it, does not store.
+    pub(super) fn unstored(&self, index: u64, purpose: IoPurpose) -> Option<UnstoredRange> {
         self.faults.iter().find_map(|fault| {
             let Fault::StopsStoring { nth, extent, reads } = fault else { return None };
             let range = match extent {
                 StoppedExtent::All => 0..u64::MAX,
-                StoppedExtent::Metadata if purpose == Purpose::Home => 0..u64::MAX,
+                StoppedExtent::Metadata if purpose == IoPurpose::Home => 0..u64::MAX,
                 StoppedExtent::Metadata => return None,
                 StoppedExtent::Range(range) => range.clone(),
             };
@@ -292,7 +284,7 @@ impl FaultPlan {
         })
     }
 
-    /// Returns what is left of the plan when the power is back after `writes_begun` writes.
+    /// Returns the faults that persist over a reboot after `writes_begun` writes.
     pub(super) fn after_reboot(&self, writes_begun: u64) -> FaultPlan {
         let lasting = self.faults.iter().filter_map(|fault| {
             let Fault::StopsStoring { nth, extent, reads } = fault else { return None };
@@ -302,7 +294,7 @@ impl FaultPlan {
         FaultPlan { faults: lasting.collect() }
     }
 
-    /// Returns the bits that turn over before the request `index`: offset and mask.
+    /// Returns offset and mask of bits that flip before request `index`.
     pub(super) fn rots_before(&self, index: u64) -> impl Iterator<Item = (u64, u8)> {
         self.faults.iter().filter_map(move |fault| {
             if let Fault::Rot { nth, offset, mask } = *fault
@@ -326,7 +318,7 @@ impl FaultPlan {
     }
 }
 
-/// What feeds a set of simulated devices: cut for one, it is cut for all.
+/// The power supply of a set of devices.
 #[derive(Clone, Debug, Default)]
 pub struct PowerSupply {
     is_cut: Arc<AtomicBool>,
@@ -339,7 +331,7 @@ impl PowerSupply {
         PowerSupply::default()
     }
 
-    /// Cuts the power, of the calling thread's scheduler too.
+    /// Cuts the power, and stops the calling thread's scheduler.
     pub fn cut(&self) {
         self.is_cut.store(true, Ordering::SeqCst);
         if let Some(scheduler) = sim::current() {
@@ -347,7 +339,7 @@ impl PowerSupply {
         }
     }
 
-    /// Returns whether the power is cut, here or in the calling thread's scheduler.
+    /// Whether the power is cut, here or in the calling thread's scheduler.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.is_cut.load(Ordering::SeqCst)

@@ -1,9 +1,8 @@
-//! The contents of a device as a value: cheap to copy, cheap to compare.
+//! The contents of a device as a value that is cheap to copy and compare.
 //!
-//! A tree of shared 4 KiB pages. A copy shares everything with its original and costs nothing; a
-//! write copies the one page and the few nodes above it. So a crash image costs what differs in it,
-//! however large the device is. A page that goes into many images is copied and hashed once: see
-//! [`SharedPage`].
+//! A copy-on-write tree of 4 KiB pages. A write copies one page and its ancestors, so a crash image
+//! costs only its differences. A page that goes into many images is copied and hashed once
+//! ([`SharedPage`]).
 //!
 //! # Layout
 //!
@@ -19,51 +18,49 @@ use runtime::prng::Prng;
 
 const PAGE_BYTES: usize = IO_ALIGN_BYTES;
 
-/// Children of a node. Small, because a write copies one node of each level.
+/// Small, because a write copies one node per level.
 const FANOUT: usize = 64;
 
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "a page costs 4 KiB anyway, a box a cache miss")]
-enum Node {
-    Inner([Option<Arc<Node>>; FANOUT]),
+enum ImageNode {
+    Inner([Option<Arc<ImageNode>>; FANOUT]),
     Page { bytes: Box<[u8; PAGE_BYTES]>, hash: u64 },
 }
 
-impl Node {
-    /// What it adds to the hash of an image as a page.
+impl ImageNode {
+    /// Returns the contribution of a page to the image hash.
     fn hash(&self) -> u64 {
         match self {
-            Node::Page { hash, .. } => *hash,
-            Node::Inner(_) => 0,
+            ImageNode::Page { hash, .. } => *hash,
+            ImageNode::Inner(_) => 0,
         }
     }
 }
 
-/// A page as it will be in every image that it is put into.
+/// A page that can be put into any image.
 #[derive(Clone)]
 pub(super) struct SharedPage {
-    /// Its number on the device.
     page: u64,
-    node: Arc<Node>,
+    node: Arc<ImageNode>,
 }
 
 impl SharedPage {
-    /// Returns page number `page` with these bytes; `None` if they are not a page.
+    /// Returns a page. `None` if `bytes` is not one page long.
     pub(super) fn new(page: u64, bytes: &[u8]) -> Option<SharedPage> {
         let bytes: &[u8; PAGE_BYTES] = bytes.try_into().ok()?;
         let hash = page_hash(page, bytes);
-        Some(SharedPage { page, node: Arc::new(Node::Page { bytes: Box::new(*bytes), hash }) })
+        Some(SharedPage { page, node: Arc::new(ImageNode::Page { bytes: Box::new(*bytes), hash }) })
     }
 
-    /// First byte on the device.
     pub(super) fn offset(&self) -> u64 {
         self.page * to_u64(PAGE_BYTES)
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
         match &*self.node {
-            Node::Page { bytes, .. } => &bytes[..],
-            Node::Inner(_) => unreachable!("made as a page"),
+            ImageNode::Page { bytes, .. } => &bytes[..],
+            ImageNode::Inner(_) => unreachable!("made as a page"),
         }
     }
 }
@@ -74,15 +71,15 @@ impl std::fmt::Debug for SharedPage {
     }
 }
 
-/// What a device holds at one moment.
+/// Contents of a device.
 #[derive(Clone)]
 pub struct Image {
-    root: Option<Arc<Node>>,
-    /// Levels of nodes above the pages.
+    root: Option<Arc<ImageNode>>,
+    /// Levels of inner nodes.
     levels: u32,
     size_bytes: u64,
     page_count: u64,
-    /// Sum of the hashes of all pages, so that the order of writes does not matter.
+    /// Sum of the page hashes, so independent of the write order.
     hash: u64,
 }
 
@@ -111,20 +108,20 @@ impl Image {
         Image { root: None, levels, size_bytes, page_count: 0, hash: 0 }
     }
 
-    /// Returns the size of the device.
+    /// Returns the device size.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Returns how many bytes were ever written, in whole pages.
+    /// Returns the size of the pages ever written.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         self.page_count * to_u64(PAGE_BYTES)
     }
 
-    /// Returns a hash of the contents: equal contents give equal hashes, whatever their history,
-    /// and different ones almost surely do not. Costs nothing: it is kept at each write.
+    /// Returns a hash of the contents alone, maintained by each write. Unequal contents almost
+    /// surely differ in it.
     #[must_use]
     pub fn content_hash(&self) -> u64 {
         self.hash
@@ -152,7 +149,7 @@ impl Image {
         }
     }
 
-    /// Writes those sectors of `source` at `offset` that survive; all of it lies in one page.
+    /// Writes the surviving sectors of `source`, all in one page.
     pub(super) fn write_sectors(&mut self, offset: u64, source: &[u8], survives: &[bool]) {
         let sector_bytes = source.len() / survives.len();
         let start = to_usize(offset % to_u64(PAGE_BYTES));
@@ -165,7 +162,7 @@ impl Image {
         });
     }
 
-    /// Puts a page in place of the one with its number, and shares it.
+    /// Replaces a page by a shared one.
     pub(super) fn put(&mut self, page: &SharedPage) {
         let slot = slot_of(&mut self.root, self.levels, page.page);
         let old = slot.replace(Arc::clone(&page.node));
@@ -180,12 +177,12 @@ impl Image {
         self.change_page(offset / to_u64(PAGE_BYTES), |bytes| bytes[in_page] ^= mask);
     }
 
-    /// Calls `visit` with the offset and the bytes of each page ever written, in order.
+    /// Visits the pages ever written, in order, with their offsets.
     pub fn for_each_page(&self, mut visit: impl FnMut(u64, &[u8])) {
-        fn walk(node: &Node, index: u64, visit: &mut impl FnMut(u64, &[u8])) {
+        fn walk(node: &ImageNode, index: u64, visit: &mut impl FnMut(u64, &[u8])) {
             match node {
-                Node::Page { bytes, .. } => visit(index * to_u64(PAGE_BYTES), &bytes[..]),
-                Node::Inner(children) => {
+                ImageNode::Page { bytes, .. } => visit(index * to_u64(PAGE_BYTES), &bytes[..]),
+                ImageNode::Inner(children) => {
                     for (child_index, child) in children.iter().enumerate() {
                         if let Some(child) = child {
                             walk(child, index * to_u64(FANOUT) + to_u64(child_index), visit);
@@ -199,7 +196,7 @@ impl Image {
         }
     }
 
-    /// Returns how many bytes of pages that were never written a write of this range would add.
+    /// Returns the size of the unallocated pages in a range.
     #[must_use]
     pub fn new_bytes(&self, offset: u64, length_bytes: u64) -> u64 {
         let pages = pages_of(offset, to_usize(length_bytes));
@@ -211,8 +208,8 @@ impl Image {
         let mut level = self.levels;
         loop {
             match &**node {
-                Node::Page { bytes, .. } => return Some(bytes),
-                Node::Inner(children) => {
+                ImageNode::Page { bytes, .. } => return Some(bytes),
+                ImageNode::Inner(children) => {
                     level -= 1;
                     node = children[child_of(page, level)].as_ref()?;
                 }
@@ -224,29 +221,32 @@ impl Image {
         let slot = slot_of(&mut self.root, self.levels, page);
         let leaf = slot.get_or_insert_with(|| {
             self.page_count += 1;
-            Arc::new(Node::Page { bytes: Box::new([0; PAGE_BYTES]), hash: 0 })
+            Arc::new(ImageNode::Page { bytes: Box::new([0; PAGE_BYTES]), hash: 0 })
         });
         match Arc::make_mut(leaf) {
-            Node::Page { bytes, hash } => {
+            ImageNode::Page { bytes, hash } => {
                 change(bytes);
                 let new_hash = page_hash(page, bytes);
                 self.hash = self.hash.wrapping_sub(*hash).wrapping_add(new_hash);
                 *hash = new_hash;
             }
-            Node::Inner(_) => unreachable!("the levels end at a page"),
+            ImageNode::Inner(_) => unreachable!("the levels end at a page"),
         }
     }
 }
 
-/// Returns where page number `page` hangs, `levels` below `root`; what is shared above it is
-/// copied.
-fn slot_of(root: &mut Option<Arc<Node>>, levels: u32, page: u64) -> &mut Option<Arc<Node>> {
+/// Returns the slot of a page, and unshares its ancestors.
+fn slot_of(
+    root: &mut Option<Arc<ImageNode>>,
+    levels: u32,
+    page: u64,
+) -> &mut Option<Arc<ImageNode>> {
     let mut slot = root;
     for level in (0..levels).rev() {
-        let node = slot.get_or_insert_with(|| Arc::new(Node::Inner([const { None }; FANOUT])));
+        let node = slot.get_or_insert_with(|| Arc::new(ImageNode::Inner([const { None }; FANOUT])));
         match Arc::make_mut(node) {
-            Node::Inner(children) => slot = &mut children[child_of(page, level)],
-            Node::Page { .. } => unreachable!("pages are below the last level"),
+            ImageNode::Inner(children) => slot = &mut children[child_of(page, level)],
+            ImageNode::Page { .. } => unreachable!("pages are below the last level"),
         }
     }
     slot
@@ -256,7 +256,7 @@ fn child_of(page: u64, level: u32) -> usize {
     to_usize((page / to_u64(FANOUT).pow(level)) % to_u64(FANOUT))
 }
 
-/// Yields the page, the first byte in the page, and the range in the request of each part.
+/// Splits a range by pages: page number, offset in the page, and range in the request.
 pub(super) fn pages_of(
     offset: u64,
     length: usize,
@@ -275,13 +275,13 @@ pub(super) fn pages_of(
     })
 }
 
-/// Returns 0 for zeros, so that a page of zeros equals one never written.
+/// Returns the hash of a page: 0 for zeros, so that such a page equals one never written.
 fn page_hash(page: u64, bytes: &[u8; PAGE_BYTES]) -> u64 {
     const LANES: usize = 4;
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut lanes = [1_u64, 2, 3, 4];
     let mut any = 0;
-    // Arrays of known lengths: no bound is checked, and nothing is called, for a word.
+    // Arrays of fixed length, so that bounds checks vanish.
     for words in bytes.as_chunks::<8>().0.as_chunks::<LANES>().0 {
         for lane in 0..LANES {
             let word = u64::from_le_bytes(words[lane]);
@@ -340,8 +340,8 @@ mod tests {
         assert_ne!(here.content_hash(), there.content_hash(), "the place is part of it");
     }
 
-    /// Goal: a page that is put into images is what a write of its bytes makes, and is no image's
-    /// own.
+    /// Goal: putting a shared page equals writing its bytes, and later writes leave the shared page
+    /// unchanged.
     #[test]
     fn a_page_that_is_put_is_as_if_it_was_written_and_stays_as_it_is() {
         let page = SharedPage::new(70, &[3; PAGE_BYTES]).expect("as long as a page");

@@ -1,22 +1,19 @@
-//! A simulated disk: virtual time, a volatile write cache, faults, power cuts, and a memory of all
-//! that was written.
+//! A simulated disk, with virtual time, a volatile write cache, faults, power cuts, and a recording
+//! of all writes.
 //!
-//! It answers as a disk may, and no better: a write that was answered can be lost until a flush is
-//! answered (D1), requests in flight together have no order (D2), and a failed flush fails the
-//! device (D3). It may also be late, or never answer: a request whose deadline has passed is given
-//! up by its waiter, and takes effect all the same when its time has come. So what works on it for
-//! every seed works on a disk.
+//! The simulation grants nothing that a real disk does not. A completed write can be lost before a
+//! flush (D1), requests in flight are unordered (D2), and a failed flush fails the device (D3). A
+//! late request still takes effect after its waiter has left. So code that works here for every
+//! seed works on a disk.
 //!
-//! Life after a power cut is another device, opened on what the cut left: [`SimDevice::reboot`], or
-//! any image of [`SimDevice::recording`].
+//! After a power cut, open another device on the remaining contents: [`SimDevice::reboot`], or any
+//! image from [`SimDevice::recording`].
 //!
 //! # Concurrency
 //!
-//! On a thread of a [`sim::Scheduler`] a submission is a scheduling point and a wait sleeps in
-//! virtual time until the request is answered. Elsewhere the device moves a clock of its own. Its
-//! lock is held for no longer than a copy, so it is a plain one.
-//!
-//! Not here: counts and budgets on other devices (`counting.rs`).
+//! On a thread of a [`sim::Scheduler`] a submission is a scheduling point, and a wait sleeps in
+//! virtual time. Elsewhere the device has its own clock. The lock is held for a copy only, so it is
+//! a plain one.
 
 mod discard;
 mod fault;
@@ -32,8 +29,10 @@ mod tests;
 pub use fault::{Fault, FaultPlan, PowerSupply, StoppedExtent, StoppedReads};
 pub use image::Image;
 pub use model::{CHANNELS_MAX, DiskModel};
-pub use recording::{CrashImage, CrashPoint, Event, Images, Points, Recording, Strategy, Timeline};
-pub use volatile::{Keep, RecordedWrite};
+pub use recording::{
+    CrashImage, CrashPoint, Images, Points, RecordedEvent, Recording, Strategy, Timeline,
+};
+pub use volatile::{RecordedWrite, WriteSurvival};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,50 +40,49 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::health::{Asked, Health};
-use super::length::{END_BYTES, Lengths};
+use super::health::{Health, TimedRequest};
+use super::length::{DeviceLengths, END_BYTES};
 use super::range::check_request;
 use super::{
-    AlignedBuffer, Completion, DEADLINE_DEFAULT, Device, DeviceError, DeviceInfo, Operation,
-    PendingRequest, Purpose, RequestKind, SharedBytes, Ticket,
+    AlignedBuffer, DEADLINE_DEFAULT, Device, DeviceCompletion, DeviceError, DeviceInfo,
+    DeviceOperation, IoPurpose, PendingRequest, RequestKind, SharedBytes, Ticket,
 };
 use crate::convert::{to_u64, to_usize};
-use crate::counters::{IoCounters, IoCounts};
-use discard::Discards;
-use fault::{Timing, Unstored, WriteFate};
-use late::{Effect, LateEffects};
+use crate::device::counters::{IoCounters, IoCounts};
+use discard::SimDiscards;
+use fault::{Timing, UnstoredRange, WriteFate};
+use late::{LateEffect, LateRequests};
 use model::Disk;
 use runtime::prng::Prng;
 use runtime::sync::sim;
 use volatile::WriteCache;
 
-/// How a simulated device is set up.
+/// Options of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
-    /// What it is called.
+    /// Device name.
     pub name: String,
-    /// Bytes of a sector: 512 to 4096.
+    /// Sector size: 512 to 4096.
     pub sector_bytes: u32,
-    /// Whether writes can be durable by themselves.
+    /// Whether write-through is supported.
     pub has_write_through: bool,
-    /// Whether it can discard.
+    /// Whether discard is supported.
     pub has_discard: bool,
-    /// Where it ends as long as nobody makes it longer ([`SimDevice::extend`]); `None`: where its
-    /// image does.
+    /// Initial size, until [`SimDevice::extend`]. `None` for the size of the image.
     pub end_bytes: Option<u64>,
-    /// How long things take.
+    /// Timing model.
     pub model: DiskModel,
-    /// What goes wrong.
+    /// Planned faults.
     pub faults: FaultPlan,
-    /// How long it may take to answer, in virtual time.
+    /// Deadline in virtual time.
     pub deadline: Duration,
-    /// What feeds it.
+    /// Power supply, shared with other devices.
     pub power: PowerSupply,
-    /// What orders its events among those of other devices.
+    /// Orders events across devices.
     pub timeline: Timeline,
-    /// Whether to keep what [`SimDevice::recording`] returns.
+    /// Whether to record for [`SimDevice::recording`].
     pub is_recorded: bool,
-    /// Of what is left to chance in its answers.
+    /// Seed of random outcomes.
     pub seed: u64,
 }
 
@@ -107,91 +105,87 @@ impl Default for SimOptions {
     }
 }
 
-/// See the module's header.
+/// A simulated disk. Clients share it.
 #[derive(Debug)]
 pub struct SimDevice {
-    shared: Arc<Shared>,
+    shared: Arc<SimDeviceInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    lengths: Lengths,
-    /// Where the device ends, whatever of it is in use.
+struct SimDeviceInner {
+    lengths: DeviceLengths,
+    /// Physical size, of which less may be in use.
     end_bytes: AtomicU64,
     options: SimOptions,
     counters: IoCounters,
     health: Health,
-    state: Mutex<State>,
+    state: Mutex<SimDeviceState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SimDeviceState {
     cache: WriteCache,
     disk: Disk,
     prng: Prng,
     /// Virtual time of threads without a scheduler.
     now_ns: u64,
-    late: LateEffects,
-    discards: Discards,
+    late: LateRequests,
+    discards: SimDiscards,
     recording: Option<Recording>,
     faults: FaultPlan,
-    /// Requests begun since the fault plan was armed, by kind: what it counts.
+    /// Requests begun since the fault plan was armed, by kind.
     begun: [u64; RequestKind::ALL.len()],
-    /// Writes begun since then, by purpose.
-    writes_begun: [u64; Purpose::ALL.len()],
-    /// What the fault plans did.
-    harm: Harm,
+    /// Writes begun since the fault plan was armed, by purpose.
+    writes_begun: [u64; IoPurpose::ALL.len()],
+    harm: FaultEffects,
 }
 
-/// How often the fault plans of a device hit, and were answered.
+/// Effects of the fault plans so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Harm {
-    /// Reads that failed.
+pub struct FaultEffects {
+    /// Failed reads.
     pub failed_reads: u64,
-    /// Writes and flushes that failed, for whatever reason: what they should have made durable is
-    /// not.
+    /// Failed writes and flushes, for any reason.
     pub failed_writes: u64,
-    /// Writes lost or misdirected, and bytes that rotted: nobody was told.
+    /// Silent faults: lost or misdirected writes, and bit rot.
     pub lies: u64,
 }
 
-/// What a request comes to when it is answered.
 #[derive(Debug)]
-enum Outcome {
+enum SimOutcome {
     Read(AlignedBuffer),
-    /// The write's number, unless it was lost.
+    /// Write id, or `None` if the write was lost.
     Write(Option<u64>),
-    /// The number of a write that is durable then.
+    /// Id of the write that becomes durable.
     WriteThrough(u64),
-    /// The writes it makes durable.
+    /// Ids of the writes that become durable.
     Flush(Vec<u64>),
-    /// The discard's number.
+    /// Discard id.
     Discard(u64),
     Fails(DeviceError),
-    /// It takes effect when its time has come.
+    /// The request takes effect at its time.
     Late,
 }
 
 #[derive(Debug)]
 struct SimRequest {
-    shared: Arc<Shared>,
-    asked: Asked,
-    /// When the waiter leaves.
+    shared: Arc<SimDeviceInner>,
+    asked: TimedRequest,
     deadline_ns: u64,
     answer_ns: u64,
-    outcome: Outcome,
-    /// Set when the waiter has left.
+    outcome: SimOutcome,
+    /// Set once the waiter has left.
     is_overdue: Arc<AtomicBool>,
 }
 
 impl SimDevice {
-    /// Returns a device of zeros.
+    /// Creates a device of zeros.
     #[must_use]
     pub fn new(size_bytes: u64, options: SimOptions) -> Arc<SimDevice> {
         SimDevice::open(Image::blank(size_bytes), options)
     }
 
-    /// Returns a device that holds `image`.
+    /// Creates a device with the contents of `image`.
     #[must_use]
     pub fn open(image: Image, options: SimOptions) -> Arc<SimDevice> {
         assert!(options.sector_bytes.is_power_of_two());
@@ -210,54 +204,53 @@ impl SimDevice {
         let recording = options
             .is_recorded
             .then(|| Recording::new(image.clone(), sector_bytes, options.timeline.clone()));
-        let state = State {
+        let state = SimDeviceState {
             disk: Disk::new(options.model, image.size_bytes()),
             cache: WriteCache::new(image, sector_bytes),
             prng: Prng::from_seed(options.seed),
             now_ns: 0,
-            late: LateEffects::default(),
-            discards: Discards::default(),
+            late: LateRequests::default(),
+            discards: SimDiscards::default(),
             recording,
             faults: options.faults.clone(),
             begun: [0; RequestKind::ALL.len()],
-            writes_begun: [0; Purpose::ALL.len()],
-            harm: Harm::default(),
+            writes_begun: [0; IoPurpose::ALL.len()],
+            harm: FaultEffects::default(),
         };
         let (counters, state) = (IoCounters::default(), Mutex::new(state));
         let health = Health::new(options.deadline);
-        let (lengths, end_bytes) = (Lengths::new(info), AtomicU64::new(end_bytes));
-        let shared = Shared { lengths, end_bytes, options, counters, health, state };
+        let (lengths, end_bytes) = (DeviceLengths::new(info), AtomicU64::new(end_bytes));
+        let shared = SimDeviceInner { lengths, end_bytes, options, counters, health, state };
         Arc::new(SimDevice { shared: Arc::new(shared) })
     }
 
-    /// Makes the device end at `end_bytes`, as far as its image goes, as somebody does who makes a
-    /// file longer that is in use. It never becomes shorter.
+    /// Grows the device, at most to the size of its image, as if a file in use were extended.
     pub fn extend(&self, end_bytes: u64) {
         let image_bytes = self.image().size_bytes();
         self.shared.end_bytes.fetch_max(end_bytes.min(image_bytes), Ordering::SeqCst);
     }
 
-    /// Returns what a power cut now would leave; `prng` picks among what it may.
+    /// Returns contents that a power cut at this moment could leave, chosen by `prng`.
     #[must_use]
     pub fn crash_image(&self, prng: &mut Prng) -> Image {
         self.shared.state.lock().cache.crash(prng)
     }
 
-    /// Returns what an orderly end would leave: what is read now, but for writes that are not
-    /// stored ([`Fault::StopsStoring`]).
+    /// Returns the contents after an orderly end: all writes, except what [`Fault::StopsStoring`]
+    /// does not store.
     #[must_use]
     pub fn image(&self) -> Image {
         self.shared.state.lock().cache.stored()
     }
 
-    /// Returns what no power cut can take away.
+    /// Returns the contents that survive every power cut.
     #[must_use]
     pub fn durable_image(&self) -> Image {
         self.shared.state.lock().cache.durable().clone()
     }
 
-    /// Returns the device after a power cut now, with the power back and no faults planned; one
-    /// that had stopped storing goes on so ([`Fault::StopsStoring`]).
+    /// Simulates a power cut and a restart without faults, except [`Fault::StopsStoring`], which
+    /// lasts.
     #[must_use]
     pub fn reboot(&self, prng: &mut Prng) -> Arc<SimDevice> {
         let faults = {
@@ -274,35 +267,35 @@ impl SimDevice {
         SimDevice::open(self.crash_image(prng), options)
     }
 
-    /// Returns a copy of what happened since the device was opened.
+    /// Returns a copy of the recording since the device was opened.
     ///
     /// # Panics
     ///
-    /// If the device was not set up to be recorded.
+    /// Unless [`SimOptions::is_recorded`] is set.
     #[must_use]
     pub fn recording(&self) -> Recording {
         self.shared.state.lock().recording.clone().expect("SimOptions::is_recorded is set")
     }
 
-    /// Returns what orders its events among those of other devices.
+    /// Returns the timeline.
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
         &self.shared.options.timeline
     }
 
-    /// Returns the position in the recording: see [`Recording::position`].
+    /// Returns [`Recording::position`], or 0 without a recording.
     #[must_use]
     pub fn position(&self) -> usize {
         self.shared.state.lock().recording.as_ref().map_or(0, Recording::position)
     }
 
-    /// Returns the time of its timeline: see [`Recording::point_at`].
+    /// Returns the time on the timeline (see [`Recording::point_at`]).
     #[must_use]
     pub fn time(&self) -> u64 {
         self.shared.options.timeline.now()
     }
 
-    /// Returns the counts of the requests so far.
+    /// Returns the request counts.
     #[must_use]
     pub fn counts(&self) -> IoCounts {
         self.shared.counters.counts()
@@ -314,53 +307,53 @@ impl SimDevice {
         now_of(&self.shared.state.lock())
     }
 
-    /// Replaces the plan of what goes wrong; `nth` counts from here. What happened stays: after a
-    /// failed flush the device takes no more writes (D3).
+    /// Replaces the fault plan, and restarts the counts for `nth`. A device that has failed stays
+    /// so (D3).
     pub fn arm(&self, faults: FaultPlan) {
         let mut state = self.shared.state.lock();
         state.faults = faults;
         state.begun = [0; RequestKind::ALL.len()];
-        state.writes_begun = [0; Purpose::ALL.len()];
+        state.writes_begun = [0; IoPurpose::ALL.len()];
     }
 
-    /// Returns how often something went wrong as planned.
+    /// Returns the effects of the fault plans.
     #[must_use]
-    pub fn harm(&self) -> Harm {
+    pub fn harm(&self) -> FaultEffects {
         self.shared.state.lock().harm
     }
 
-    /// Whether the device takes no more writes. A flush that fails makes it so when it begins, and
-    /// counts as harm only when it is answered.
+    /// Whether the device has failed. A failing flush sets this when it begins, but counts as harm
+    /// only at its completion.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.shared.health.has_failed()
     }
 
-    /// Lets time pass, for threads without a scheduler, and what is late take effect.
+    /// Advances the time of threads without a scheduler, and applies late requests.
     pub fn advance_ns(&self, nanoseconds: u64) {
         let mut state = self.shared.state.lock();
         state.now_ns = state.now_ns.saturating_add(nanoseconds);
         self.shared.land(&mut state);
     }
 
-    /// Returns how many calls are overdue.
+    /// Returns the number of overdue calls.
     #[must_use]
     pub fn overdue(&self) -> usize {
         self.shared.health.overdue()
     }
 
-    /// Turns over the bits of `mask` in the byte at `offset` now.
+    /// Inverts the bits of `mask` in the byte at `offset`.
     pub fn rot(&self, offset: u64, mask: u8) {
         self.shared.state.lock().rot(offset, mask);
     }
 }
 
-fn now_of(state: &State) -> u64 {
+fn now_of(state: &SimDeviceState) -> u64 {
     sim::current().map_or(state.now_ns, |scheduler| scheduler.now_ns())
 }
 
-impl State {
-    fn record(&mut self, event: impl FnOnce() -> Event) {
+impl SimDeviceState {
+    fn record(&mut self, event: impl FnOnce() -> RecordedEvent) {
         if let Some(recording) = &mut self.recording {
             recording.push(event());
         }
@@ -368,11 +361,11 @@ impl State {
 
     fn rot(&mut self, offset: u64, mask: u8) {
         self.cache.rot(offset, mask);
-        self.record(|| Event::Rotted { offset, mask });
+        self.record(|| RecordedEvent::Rotted { offset, mask });
     }
 
-    /// Counts a write for `purpose`; returns which it is.
-    fn next_write_of(&mut self, purpose: Purpose) -> (Purpose, u64) {
+    /// Counts a write, and returns its index within its purpose.
+    fn next_write_of(&mut self, purpose: IoPurpose) -> (IoPurpose, u64) {
         let begun = &mut self.writes_begun[purpose.index()];
         *begun += 1;
         (purpose, *begun - 1)
@@ -384,14 +377,15 @@ impl State {
 
     fn store(&mut self, write: RecordedWrite) -> u64 {
         let write = Arc::new(write);
-        self.record(|| Event::Submitted(Arc::clone(&write)));
+        self.record(|| RecordedEvent::Submitted(Arc::clone(&write)));
         self.cache.write(&write)
     }
 
-    /// Takes a write of which a part may not be stored; returns its number, `None` if nothing is.
+    /// Stores a write, except what a fault leaves out. Returns its id, or `None` if nothing is
+    /// stored.
     fn take_stored(
         &mut self,
-        unstored: Option<Unstored>,
+        unstored: Option<UnstoredRange>,
         offset: u64,
         data: &[SharedBytes],
     ) -> Option<u64> {
@@ -408,7 +402,7 @@ impl State {
 
     fn answer_write(&mut self, id: u64) {
         self.cache.answer_write(id);
-        self.record(|| Event::Answered(id));
+        self.record(|| RecordedEvent::Answered(id));
     }
 
     fn answer_write_through(&mut self, id: u64) {
@@ -419,11 +413,11 @@ impl State {
 
     fn answer_flush(&mut self, covered: Vec<u64>) {
         self.cache.answer_flush(&covered);
-        self.record(|| Event::Flushed(covered));
+        self.record(|| RecordedEvent::Flushed(covered));
     }
 }
 
-impl Shared {
+impl SimDeviceInner {
     fn info(&self) -> &DeviceInfo {
         self.lengths.now()
     }
@@ -437,8 +431,7 @@ impl Shared {
         DeviceError::Io { device, kind, offset, length_bytes, cause }
     }
 
-    /// Lets the late effects happen whose time has come.
-    fn land(&self, state: &mut State) {
+    fn land(&self, state: &mut SimDeviceState) {
         if self.options.power.is_cut() {
             return;
         }
@@ -448,16 +441,16 @@ impl Shared {
                 self.health.returned(late.kind);
             }
             match late.effect {
-                Effect::Nothing => {}
-                Effect::Write { offset, data } => {
+                LateEffect::Nothing => {}
+                LateEffect::Write { offset, data } => {
                     let id = state.take_write(offset, &data);
                     state.answer_write(id);
                 }
-                Effect::WriteThrough { offset, data } => {
+                LateEffect::WriteThrough { offset, data } => {
                     let id = state.take_write(offset, &data);
                     state.answer_write_through(id);
                 }
-                Effect::Flush => {
+                LateEffect::Flush => {
                     let covered = state.cache.begin_flush();
                     state.answer_flush(covered);
                 }
@@ -465,17 +458,17 @@ impl Shared {
         }
     }
 
-    /// Decides what the request will come to and when.
+    /// Determines result and completion time of a request.
     fn begin(
-        self: &Arc<Shared>,
-        asked: Asked,
-        purpose: Purpose,
-        operation: Operation,
+        self: &Arc<SimDeviceInner>,
+        asked: TimedRequest,
+        purpose: IoPurpose,
+        operation: DeviceOperation,
     ) -> SimRequest {
         let mut state = self.state.lock();
         let now_ns = now_of(&state);
-        // A scheduler that comes after threads without one begins at 0: until then the device works
-        // off what those waited for, and nobody's time runs out over that.
+        // A scheduler attached later begins at time 0. Earlier requests must not count against the
+        // deadline.
         let allowed_from_ns = now_ns.max(state.now_ns);
         let kind = asked.kind.index();
         let is_overdue = Arc::new(AtomicBool::new(false));
@@ -483,38 +476,39 @@ impl Shared {
             Timing::InTime => self.decide(&mut state, (now_ns, purpose), operation),
             Timing::Never { takes_effect: false } => {
                 state.begun[kind] += 1;
-                (u64::MAX, Outcome::Late)
+                (u64::MAX, SimOutcome::Late)
             }
             Timing::Never { takes_effect: true } => {
                 match self.decide(&mut state, (now_ns, purpose), operation).1 {
-                    Outcome::Flush(covered) => state.answer_flush(covered),
-                    Outcome::WriteThrough(id) => state.answer_write_through(id),
-                    Outcome::Read(_)
-                    | Outcome::Write(_)
-                    | Outcome::Discard(_)
-                    | Outcome::Fails(_)
-                    | Outcome::Late => {}
+                    SimOutcome::Flush(covered) => state.answer_flush(covered),
+                    SimOutcome::WriteThrough(id) => state.answer_write_through(id),
+                    SimOutcome::Read(_)
+                    | SimOutcome::Write(_)
+                    | SimOutcome::Discard(_)
+                    | SimOutcome::Fails(_)
+                    | SimOutcome::Late => {}
                 }
-                (u64::MAX, Outcome::Late)
+                (u64::MAX, SimOutcome::Late)
             }
             Timing::Late { delay_ns } => {
                 let answer_ns = allowed_from_ns.saturating_add(delay_ns);
                 let (effect, outcome) = match operation {
-                    Operation::Write { offset, data } => {
+                    DeviceOperation::Write { offset, data } => {
                         state.begun[kind] += 1;
-                        (Effect::Write { offset, data }, Outcome::Late)
+                        (LateEffect::Write { offset, data }, SimOutcome::Late)
                     }
-                    Operation::WriteThrough { offset, data } => {
+                    DeviceOperation::WriteThrough { offset, data } => {
                         state.begun[kind] += 1;
-                        (Effect::WriteThrough { offset, data }, Outcome::Late)
+                        (LateEffect::WriteThrough { offset, data }, SimOutcome::Late)
                     }
-                    Operation::Flush => {
+                    DeviceOperation::Flush => {
                         state.begun[kind] += 1;
-                        (Effect::Flush, Outcome::Late)
+                        (LateEffect::Flush, SimOutcome::Late)
                     }
-                    Operation::Read { .. } | Operation::Discard { .. } => {
-                        (Effect::Nothing, self.decide(&mut state, (now_ns, purpose), operation).1)
-                    }
+                    DeviceOperation::Read { .. } | DeviceOperation::Discard { .. } => (
+                        LateEffect::Nothing,
+                        self.decide(&mut state, (now_ns, purpose), operation).1,
+                    ),
                 };
                 state.late.push((answer_ns, asked.kind), effect, &is_overdue);
                 (answer_ns, outcome)
@@ -525,13 +519,13 @@ impl Shared {
         SimRequest { shared, asked, deadline_ns, answer_ns, outcome, is_overdue }
     }
 
-    /// Decides what a request that is answered as usual will come to and when.
+    /// Determines result and completion time of a request without a timing fault.
     fn decide(
         &self,
-        state: &mut State,
-        (now_ns, purpose): (u64, Purpose),
-        operation: Operation,
-    ) -> (u64, Outcome) {
+        state: &mut SimDeviceState,
+        (now_ns, purpose): (u64, IoPurpose),
+        operation: DeviceOperation,
+    ) -> (u64, SimOutcome) {
         let kind = operation.kind();
         let index = state.begun[kind.index()];
         let total: u64 = state.begun.iter().sum();
@@ -548,30 +542,33 @@ impl Shared {
             state.faults.mend_sectors(offset, length_bytes);
         }
         match operation {
-            Operation::Read { mut buffer, .. } => {
+            DeviceOperation::Read { mut buffer, .. } => {
                 let answer_ns = state.disk.read(now_ns, offset, length_bytes);
                 if fails {
-                    return (answer_ns, Outcome::Fails(self.io_error(kind, offset, length_bytes)));
+                    return (
+                        answer_ns,
+                        SimOutcome::Fails(self.io_error(kind, offset, length_bytes)),
+                    );
                 }
                 state.cache.seen().read(offset, &mut buffer);
-                (answer_ns, Outcome::Read(buffer))
+                (answer_ns, SimOutcome::Read(buffer))
             }
-            Operation::Write { data, .. } => {
+            DeviceOperation::Write { data, .. } => {
                 let answer_ns = state.disk.write(now_ns, offset, length_bytes);
                 let nth = (index, state.next_write_of(purpose));
                 (answer_ns, self.begin_write(state, nth, offset, &data))
             }
-            Operation::WriteThrough { data, .. } => {
+            DeviceOperation::WriteThrough { data, .. } => {
                 let written_ns = state.disk.write(now_ns, offset, length_bytes);
                 let nth = (index, state.next_write_of(purpose));
                 let outcome = self.begin_write(state, nth, offset, &data);
                 (state.disk.flush(written_ns), self.through(outcome))
             }
-            Operation::Flush => {
+            DeviceOperation::Flush => {
                 let answer_ns = state.disk.flush(now_ns);
                 (answer_ns, self.begin_flush(state, fails))
             }
-            Operation::Discard { .. } => {
+            DeviceOperation::Discard { .. } => {
                 (now_ns, self.begin_discard(state, (fails, purpose), offset, length_bytes))
             }
         }
@@ -579,17 +576,17 @@ impl Shared {
 
     fn begin_write(
         &self,
-        state: &mut State,
-        (index, of_purpose): (u64, (Purpose, u64)),
+        state: &mut SimDeviceState,
+        (index, of_purpose): (u64, (IoPurpose, u64)),
         offset: u64,
         data: &[SharedBytes],
-    ) -> Outcome {
+    ) -> SimOutcome {
         let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
         let seen = state.cache.seen();
         let new_bytes = seen.new_bytes(offset, length_bytes);
         let room_bytes = state.faults.room_bytes().saturating_sub(seen.allocated_bytes());
         if new_bytes > room_bytes {
-            return Outcome::Fails(DeviceError::NoSpace {
+            return SimOutcome::Fails(DeviceError::NoSpace {
                 device: self.info().name.clone(),
                 offset,
             });
@@ -597,7 +594,7 @@ impl Shared {
         match state.faults.fate_of_write(index, of_purpose, offset) {
             WriteFate::HasNoRoom => {
                 let device = self.info().name.clone();
-                Outcome::Fails(DeviceError::NoSpace { device, offset })
+                SimOutcome::Fails(DeviceError::NoSpace { device, offset })
             }
             WriteFate::Lands { offset: landed } => {
                 state.harm.lies += u64::from(landed != offset);
@@ -606,78 +603,81 @@ impl Shared {
                 let unstored = state.faults.unstored(index, of_purpose.0);
                 let id = state.take_stored(unstored, offset.min(end), data);
                 self.cut_power_if_planned(state);
-                Outcome::Write(id)
+                SimOutcome::Write(id)
             }
             WriteFate::IsLost => {
                 state.harm.lies += 1;
                 self.cut_power_if_planned(state);
-                Outcome::Write(None)
+                SimOutcome::Write(None)
             }
             WriteFate::Fails => {
-                // Part of it may have landed.
+                // A random prefix may have been written.
                 let piece_count = to_usize(state.prng.below(to_u64(data.len()) + 1));
                 if piece_count > 0 {
                     let id = state.take_write(offset, &data[..piece_count]);
                     state.answer_write(id);
                 }
-                Outcome::Fails(self.io_error(RequestKind::Write, offset, length_bytes))
+                SimOutcome::Fails(self.io_error(RequestKind::Write, offset, length_bytes))
             }
         }
     }
 
-    /// Makes of what a write comes to what it comes to if it is written through.
-    fn through(&self, outcome: Outcome) -> Outcome {
-        if let Outcome::Fails(_) = outcome {
-            // D3.
+    /// Converts the outcome of a write to that of a write-through.
+    fn through(&self, outcome: SimOutcome) -> SimOutcome {
+        if let SimOutcome::Fails(_) = outcome {
+            // The device fails (D3).
             self.health.fail();
         }
-        if let Outcome::Write(Some(id)) = outcome { Outcome::WriteThrough(id) } else { outcome }
+        if let SimOutcome::Write(Some(id)) = outcome {
+            SimOutcome::WriteThrough(id)
+        } else {
+            outcome
+        }
     }
 
-    fn begin_flush(&self, state: &mut State, fails: bool) -> Outcome {
+    fn begin_flush(&self, state: &mut SimDeviceState, fails: bool) -> SimOutcome {
         if fails {
-            // D3.
+            // The device fails (D3).
             self.health.fail();
-            return Outcome::Fails(self.io_error(RequestKind::Flush, 0, 0));
+            return SimOutcome::Fails(self.io_error(RequestKind::Flush, 0, 0));
         }
         let covered = state.cache.begin_flush();
         self.cut_power_if_planned(state);
-        Outcome::Flush(covered)
+        SimOutcome::Flush(covered)
     }
 
     fn begin_discard(
         &self,
-        state: &mut State,
-        (fails, purpose): (bool, Purpose),
+        state: &mut SimDeviceState,
+        (fails, purpose): (bool, IoPurpose),
         offset: u64,
         length_bytes: u64,
-    ) -> Outcome {
+    ) -> SimOutcome {
         if !self.options.has_discard {
-            return Outcome::Fails(DeviceError::NoDiscard { device: self.info().name.clone() });
+            return SimOutcome::Fails(DeviceError::NoDiscard { device: self.info().name.clone() });
         }
         if fails {
-            // It may have taken effect in part all the same.
+            // The discard may have taken effect in part.
             let id = state.begin_discard(offset, length_bytes);
             state.answer_discard(id);
-            return Outcome::Fails(self.io_error(RequestKind::Discard, offset, length_bytes));
+            return SimOutcome::Fails(self.io_error(RequestKind::Discard, offset, length_bytes));
         }
         if state.faults.unstored(state.begun[RequestKind::Write.index()], purpose).is_some() {
-            // It may discard nothing, as any device.
-            return Outcome::Write(None);
+            // A discard without any effect is legal.
+            return SimOutcome::Write(None);
         }
-        Outcome::Discard(state.begin_discard(offset, length_bytes))
+        SimOutcome::Discard(state.begin_discard(offset, length_bytes))
     }
 
-    fn cut_power_if_planned(&self, state: &State) {
+    fn cut_power_if_planned(&self, state: &SimDeviceState) {
         let count = |kind: RequestKind| state.begun[kind.index()];
-        // This request is among those begun.
+        // Includes this request.
         let index = count(RequestKind::Write) + count(RequestKind::Flush) - 1;
         if state.faults.cuts_power_at(index) {
             self.options.power.cut();
         }
     }
 
-    /// Waits until `answer_ns`.
     fn pass_time(&self, answer_ns: u64) {
         if sim::current().is_some() {
             sim::sleep_until(answer_ns);
@@ -690,7 +690,7 @@ impl Shared {
 }
 
 impl PendingRequest for SimRequest {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
         let SimRequest { shared, asked, deadline_ns, answer_ns, outcome, is_overdue } = *self;
         shared.pass_time(answer_ns.min(deadline_ns));
         if shared.options.power.is_cut() {
@@ -702,15 +702,15 @@ impl PendingRequest for SimRequest {
         }
         let mut state = shared.state.lock();
         match outcome {
-            Outcome::Read(buffer) => return Ok(Completion { buffer: Some(buffer) }),
-            Outcome::Write(None) | Outcome::Late => {}
-            Outcome::Write(Some(id)) => {
+            SimOutcome::Read(buffer) => return Ok(DeviceCompletion { buffer: Some(buffer) }),
+            SimOutcome::Write(None) | SimOutcome::Late => {}
+            SimOutcome::Write(Some(id)) => {
                 state.answer_write(id);
             }
-            Outcome::WriteThrough(id) => state.answer_write_through(id),
-            Outcome::Flush(covered) => state.answer_flush(covered),
-            Outcome::Discard(id) => state.answer_discard(id),
-            Outcome::Fails(error) => {
+            SimOutcome::WriteThrough(id) => state.answer_write_through(id),
+            SimOutcome::Flush(covered) => state.answer_flush(covered),
+            SimOutcome::Discard(id) => state.answer_discard(id),
+            SimOutcome::Fails(error) => {
                 match asked.kind {
                     RequestKind::Read => state.harm.failed_reads += 1,
                     RequestKind::Write | RequestKind::Flush => state.harm.failed_writes += 1,
@@ -719,7 +719,7 @@ impl PendingRequest for SimRequest {
                 return Err(error);
             }
         }
-        Ok(Completion::default())
+        Ok(DeviceCompletion::default())
     }
 }
 
@@ -748,7 +748,7 @@ impl Device for SimDevice {
         self.shared.lengths.lengthen(end_bytes)
     }
 
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
+    fn submit(&self, purpose: IoPurpose, operation: DeviceOperation) -> Ticket {
         sim::schedule();
         let shared = &self.shared;
         if shared.options.power.is_cut() {

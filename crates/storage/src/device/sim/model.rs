@@ -1,41 +1,41 @@
-//! How long a disk takes: the model that gives a simulated device its virtual time.
+//! Timing model of a simulated disk.
 //!
-//! It need not be right, only alike: a seek costs more than a transfer, a flush costs more than a
-//! cached write, a second request waits for the first. The numbers are of data sheets.
+//! Only the proportions matter: seek to transfer, flush to cached write, and queueing. The figures
+//! are from data sheets.
 
 use crate::convert::to_usize;
 
 const NS_PER_SECOND: u128 = 1_000_000_000;
 
-/// What a disk costs, in nanoseconds and bytes a second.
+/// Costs of a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskModel {
-    /// Name, for reports.
+    /// Name for reports.
     pub name: &'static str,
-    /// Every request: interface and firmware.
+    /// Overhead per request: interface and firmware.
     pub request_ns: u64,
-    /// Shortest seek, to the next track; 0 for none.
+    /// Shortest seek, to the next track, or 0.
     pub seek_ns_min: u64,
-    /// Longest seek, over the whole device. Between, the time grows with the root of the way.
+    /// Longest seek, over the whole device. Seek time grows with the square root of the distance.
     pub seek_ns_max: u64,
-    /// One revolution; 0 for a disk that does not turn.
+    /// Time of a revolution, or 0.
     pub rotation_ns: u64,
-    /// To and from the medium.
+    /// Transfer rate of the medium.
     pub media_bytes_per_second: u64,
-    /// To and from the cache.
+    /// Transfer rate of the cache.
     pub cache_bytes_per_second: u64,
-    /// Writes beyond so many unflushed bytes wait for the medium.
+    /// Capacity of the cache. Writes beyond it wait for the medium.
     pub cache_bytes: u64,
-    /// A flush, besides the writing.
+    /// Overhead of a flush.
     pub flush_ns: u64,
-    /// Requests served at one time: 1 for one arm. At most [`CHANNELS_MAX`].
+    /// Concurrent requests, 1 for a single arm. At most [`CHANNELS_MAX`].
     pub channels: u32,
 }
 
-/// Most channels of a model: more change nothing at the depths that are used.
+/// More channels have no effect at the queue depths in use.
 pub const CHANNELS_MAX: usize = 16;
 
-/// Bytes that pass under the head in one revolution.
+/// Bytes per revolution.
 const TRACK_BYTES: u64 = 1 << 20;
 
 impl DiskModel {
@@ -73,7 +73,7 @@ impl DiskModel {
         }
     }
 
-    /// A disk that takes no time, for tests of what happens and not of when.
+    /// A disk that takes no time, for tests of function only.
     #[must_use]
     pub const fn instant() -> DiskModel {
         DiskModel {
@@ -91,16 +91,15 @@ impl DiskModel {
     }
 }
 
-/// A disk at work: where its head is and until when it is busy.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     model: DiskModel,
     size_bytes: u64,
-    /// When each channel is free.
+    /// Time when each channel becomes idle.
     busy_until_ns: [u64; CHANNELS_MAX],
     head: u64,
     cached_bytes: u64,
-    /// Runs of adjacent writes in the cache: each costs a seek when it is written.
+    /// Runs of adjacent writes in the cache. Each costs a seek when flushed.
     cached_runs: u64,
     last_write_end: u64,
 }
@@ -114,7 +113,6 @@ impl Disk {
         Disk { model, size_bytes, busy_until_ns, head, cached_bytes, cached_runs, last_write_end }
     }
 
-    /// Returns when a read that arrives at `now_ns` is answered.
     pub(super) fn read(&mut self, now_ns: u64, offset: u64, length_bytes: u64) -> u64 {
         let channel = self.next_channel();
         let begin = self.busy_until_ns[channel].max(now_ns) + self.model.request_ns;
@@ -123,8 +121,7 @@ impl Disk {
         end
     }
 
-    /// Returns when a write that arrives at `now_ns` is answered: when it is in the cache, if the
-    /// cache has room.
+    /// Returns the completion time of a write, which is cached if the cache has room.
     pub(super) fn write(&mut self, now_ns: u64, offset: u64, length_bytes: u64) -> u64 {
         let channel = self.next_channel();
         let begin = self.busy_until_ns[channel].max(now_ns) + self.model.request_ns;
@@ -140,10 +137,10 @@ impl Disk {
         end
     }
 
-    /// Returns when a flush that arrives at `now_ns` is answered. It waits for all channels.
+    /// Returns the completion time of a flush, which waits for all channels.
     pub(super) fn flush(&mut self, now_ns: u64) -> u64 {
         let idle = self.busy_until_ns.iter().copied().max().expect("CHANNELS_MAX is above 0");
-        // In the order of their places: short seeks, and half a revolution each.
+        // Sorted by offset: short seeks, and half a revolution each.
         let per_run = self.model.seek_ns_min + self.model.rotation_ns / 2;
         let writing = duration_ns(self.cached_bytes, self.model.media_bytes_per_second)
             + per_run * self.cached_runs;
@@ -160,7 +157,7 @@ impl Disk {
         earliest.expect("a model has a channel").0
     }
 
-    /// Moves the head, waits for the sector to come round, and transfers.
+    /// Seeks, waits for the rotation, and transfers.
     fn access(&mut self, begin_ns: u64, offset: u64, length_bytes: u64) -> u64 {
         let mut at = begin_ns;
         if offset != self.head {
@@ -200,7 +197,7 @@ mod tests {
 
     const SIZE: u64 = 1 << 40;
 
-    /// Time of `count` reads of 4 KiB, one after the other, `step` apart.
+    /// Time of `count` successive 4 KiB reads at offsets `step` bytes apart.
     fn reads_ns(model: DiskModel, count: u64, step: u64) -> u64 {
         let mut disk = Disk::new(model, SIZE);
         (0..count).fold(0, |now, nth| disk.read(now, nth * step % SIZE, 4096))

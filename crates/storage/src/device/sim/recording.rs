@@ -1,8 +1,8 @@
-//! Everything that was written and flushed, and from it every state a power cut could have left.
+//! A recording of writes and flushes, and every state that a power cut could leave.
 //!
-//! A run is recorded once. Then [`Recording::points`] walks the moments at which a power cut would
-//! leave something else than at the moment before, and [`CrashPoint::images`] the states it could
-//! leave there: all of them where few writes are unflushed, a selection by seed where many are.
+//! [`Recording::points`] visits the moments of a run that differ in the possible states, and
+//! [`CrashPoint::images`] the states at one moment: all of them if few writes are unflushed, else a
+//! selection by seed.
 //!
 //! # Crashes
 //!
@@ -12,55 +12,55 @@
 //! 2. beyond, every prefix, each one lost, each one alone, pairs lost, and random subsets;
 //! 3. each of these again with torn writes (sectors of a write survive independently).
 //!
-//! Equal images at one point are given once.
+//! Duplicate images at one point are omitted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::image::Image;
-use super::volatile::{Keep, RecordedWrite};
+use super::volatile::{RecordedWrite, WriteSurvival};
 use crate::convert::{to_u64, to_usize};
 use runtime::prng::Prng;
 
-/// Pairs of lost writes that are tried at a point, of the many that there are.
+/// Pairs of lost writes tried per point.
 const PAIRS_MAX: usize = 64;
 
-/// One thing that changes what a power cut would leave, or what it may.
+/// An event that changes the possible states after a power cut.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// A write began; the number counts writes from 0.
+pub enum RecordedEvent {
+    /// A write began. Ids count from 0.
     Submitted(Arc<RecordedWrite>),
-    /// The write of this number was answered.
+    /// A write completed.
     Answered(u64),
-    /// A flush was answered that covers the writes of these numbers.
+    /// A flush of these writes completed.
     Flushed(Vec<u64>),
-    /// Bits of the medium turned over.
+    /// Bits on the medium flipped.
     Rotted {
-        /// Which byte.
+        /// Offset of the byte.
         offset: u64,
-        /// Which bits.
+        /// Flipped bits.
         mask: u8,
     },
 }
 
-impl Event {
-    /// Whether a power cut before this leaves other images than one after it.
+impl RecordedEvent {
+    /// Whether the possible images before and after the event differ.
     fn changes_images(&self) -> bool {
         match self {
-            Event::Submitted(_) | Event::Rotted { .. } => true,
-            Event::Flushed(covered) => !covered.is_empty(),
-            Event::Answered(_) => false,
+            RecordedEvent::Submitted(_) | RecordedEvent::Rotted { .. } => true,
+            RecordedEvent::Flushed(covered) => !covered.is_empty(),
+            RecordedEvent::Answered(_) => false,
         }
     }
 }
 
-/// Counts the events of several devices, so that their recordings have one order.
+/// Event counter that orders the recordings of several devices.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline(Arc<AtomicU64>);
 
 impl Timeline {
-    /// Returns the number of events on all devices so far.
+    /// Returns the number of events on all devices.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
@@ -71,12 +71,11 @@ impl Timeline {
     }
 }
 
-/// What happened on a device since it was opened.
+/// The events on a device since its opening.
 #[derive(Clone, Debug)]
 pub struct Recording {
     base: Image,
-    events: Vec<Event>,
-    /// When each event was, on the timeline.
+    events: Vec<RecordedEvent>,
     times: Vec<u64>,
     timeline: Timeline,
     sector_bytes: u64,
@@ -87,13 +86,12 @@ impl Recording {
         Recording { base, events: Vec::new(), times: Vec::new(), timeline, sector_bytes }
     }
 
-    pub(super) fn push(&mut self, event: Event) {
+    pub(super) fn push(&mut self, event: RecordedEvent) {
         self.times.push(self.timeline.next());
         self.events.push(event);
     }
 
-    /// Returns the crash point of this device for a power cut at `time` of the timeline, before the
-    /// event of that number.
+    /// Returns the crash point just before `time` on the timeline.
     #[must_use]
     pub fn point_at(&self, time: u64) -> CrashPoint {
         let count = self.times.partition_point(|&at| at < time);
@@ -109,9 +107,9 @@ impl Recording {
         }
     }
 
-    /// Returns the number of events: the position a crash point would have now.
+    /// Returns the number of events, which is the position of a crash point at this moment.
     ///
-    /// What is acknowledged at position `p` must be in every image of the points at and after `p`.
+    /// A write acknowledged at position `p` must be in all images of points from `p` on.
     #[must_use]
     pub fn position(&self) -> usize {
         self.events.len()
@@ -119,13 +117,12 @@ impl Recording {
 
     /// Returns the events.
     #[must_use]
-    pub fn events(&self) -> &[Event] {
+    pub fn events(&self) -> &[RecordedEvent] {
         &self.events
     }
 
-    /// Walks the crash points from the first to the last.
-    ///
-    /// Of moments with the same images only the last is given: there most is acknowledged.
+    /// Returns the crash points in order. Of moments with equal images only the last is included,
+    /// as it has the most acknowledged writes.
     #[must_use]
     pub fn points(&self) -> Points<'_> {
         let (durable, cached) = (self.base.clone(), BTreeMap::new());
@@ -133,7 +130,7 @@ impl Recording {
     }
 }
 
-/// Walks the crash points of a [`Recording`].
+/// Iterator over the crash points of a [`Recording`].
 #[derive(Debug)]
 pub struct Points<'a> {
     recording: &'a Recording,
@@ -145,22 +142,22 @@ pub struct Points<'a> {
 }
 
 impl Points<'_> {
-    fn apply(&mut self, event: &Event) {
+    fn apply(&mut self, event: &RecordedEvent) {
         match event {
-            Event::Submitted(write) => {
+            RecordedEvent::Submitted(write) => {
                 self.cached.insert(self.writes_begun, Arc::clone(write));
                 self.writes_begun += 1;
             }
-            Event::Answered(_) => {}
-            Event::Flushed(covered) => {
+            RecordedEvent::Answered(_) => {}
+            RecordedEvent::Flushed(covered) => {
                 for id in covered {
                     if let Some(write) = self.cached.remove(id) {
                         let sector_bytes = self.recording.sector_bytes;
-                        write.apply(&mut self.durable, Keep::All, sector_bytes);
+                        write.apply(&mut self.durable, WriteSurvival::All, sector_bytes);
                     }
                 }
             }
-            Event::Rotted { offset, mask } => self.durable.flip(*offset, *mask),
+            RecordedEvent::Rotted { offset, mask } => self.durable.flip(*offset, *mask),
         }
     }
 }
@@ -195,16 +192,16 @@ impl Iterator for Points<'_> {
     }
 }
 
-/// How many images to make of a point.
+/// Selection of the images at a point.
 #[derive(Clone, Copy, Debug)]
 pub struct Strategy {
-    /// Up to so many unflushed writes, every subset is tried.
+    /// Unflushed writes up to which all subsets are tried.
     pub exhaustive_writes_max: usize,
-    /// Beyond that, random subsets besides the systematic ones.
+    /// Random subsets beyond that.
     pub random_subsets: usize,
-    /// Torn variants of each subset.
+    /// Torn variants per subset.
     pub torn_variants: usize,
-    /// Of what is random.
+    /// Seed of the random choices.
     pub seed: u64,
 }
 
@@ -214,7 +211,7 @@ impl Default for Strategy {
     }
 }
 
-/// A moment at which the power could have been cut.
+/// A moment of a possible power cut.
 #[derive(Clone, Debug)]
 pub struct CrashPoint {
     position: usize,
@@ -223,13 +220,13 @@ pub struct CrashPoint {
     sector_bytes: u64,
 }
 
-/// What a power cut left: an image, and how it came about.
+/// Contents after a power cut.
 #[derive(Clone, Debug)]
 pub struct CrashImage {
-    /// The contents of the device; open it with [`super::SimDevice::open`].
+    /// Contents, for [`super::SimDevice::open`].
     pub image: Image,
-    /// Which unflushed writes survived, by number, and how much of each: for the report.
-    pub survived: Vec<(u64, Keep)>,
+    /// Ids of the surviving unflushed writes, and the extent of survival, for reports.
+    pub survived: Vec<(u64, WriteSurvival)>,
 }
 
 impl CrashPoint {
@@ -239,7 +236,7 @@ impl CrashPoint {
         self.position
     }
 
-    /// Returns what is on the device if no unflushed write survives.
+    /// Returns the contents without any unflushed write.
     #[must_use]
     pub fn durable(&self) -> &Image {
         &self.durable
@@ -251,8 +248,8 @@ impl CrashPoint {
         self.unflushed.len()
     }
 
-    /// Walks the images, each different. The same strategy gives the same images in the same
-    /// order, so a number in that order names one.
+    /// Returns the distinct images, in an order fixed by the strategy, so that an index identifies
+    /// one.
     #[must_use]
     pub fn images(&self, strategy: &Strategy) -> Images<'_> {
         let mut prng = Prng::from_seed(strategy.seed ^ to_u64(self.position).rotate_left(32));
@@ -274,7 +271,7 @@ impl CrashPoint {
         }
     }
 
-    /// Returns one of the images by chance, without making the others.
+    /// Returns one random image, without enumerating all.
     #[must_use]
     pub fn image(&self, prng: &mut Prng) -> CrashImage {
         let count = self.unflushed.len();
@@ -295,18 +292,18 @@ impl CrashPoint {
         self.crash_image(keeps)
     }
 
-    fn crash_image(&self, keeps: Vec<Keep>) -> CrashImage {
+    fn crash_image(&self, keeps: Vec<WriteSurvival>) -> CrashImage {
         let mut image = self.durable.clone();
         for ((_, write), &keep) in self.unflushed.iter().zip(&keeps) {
             write.apply(&mut image, keep, self.sector_bytes);
         }
         let ids = self.unflushed.iter().map(|&(id, _)| id);
-        let survived = ids.zip(keeps).filter(|&(_, keep)| keep != Keep::Nothing).collect();
+        let survived = ids.zip(keeps).filter(|&(_, keep)| keep != WriteSurvival::Nothing).collect();
         CrashImage { image, survived }
     }
 
-    /// Tears one to three of the writes, whether they survived or not.
-    fn tear(&self, keeps: &mut [Keep], prng: &mut Prng) {
+    /// Tears one to three writes, kept or lost.
+    fn tear(&self, keeps: &mut [WriteSurvival], prng: &mut Prng) {
         let sectors_of = |write: &RecordedWrite| write.length_bytes() / self.sector_bytes;
         let is_long = |nth: &usize| sectors_of(&self.unflushed[*nth].1) > 1;
         let long: Vec<usize> = (0..keeps.len()).filter(is_long).collect();
@@ -315,25 +312,24 @@ impl CrashPoint {
         }
         for _ in 0..=prng.below(3) {
             let nth = long[to_usize(prng.below(to_u64(long.len())))];
-            keeps[nth] = Keep::torn(prng, sectors_of(&self.unflushed[nth].1));
+            keeps[nth] = WriteSurvival::torn(prng, sectors_of(&self.unflushed[nth].1));
         }
     }
 }
 
-/// 2^16 subsets of one point are more than any run has time for.
+/// More writes are never tried exhaustively: 2^16 subsets of one point exceed any time budget.
 const EXHAUSTIVE_WRITES_LIMIT: usize = 16;
 
-/// Which writes survive whole, before any is torn.
 #[derive(Debug)]
 enum Subsets {
     Every { count: usize, next: u32 },
-    Selected(std::vec::IntoIter<Vec<Keep>>),
+    Selected(std::vec::IntoIter<Vec<WriteSurvival>>),
 }
 
 impl Iterator for Subsets {
-    type Item = Vec<Keep>;
+    type Item = Vec<WriteSurvival>;
 
-    fn next(&mut self) -> Option<Vec<Keep>> {
+    fn next(&mut self) -> Option<Vec<WriteSurvival>> {
         match self {
             Subsets::Every { count, next } => {
                 if *next >= 1 << *count {
@@ -348,12 +344,12 @@ impl Iterator for Subsets {
     }
 }
 
-fn kept_if(survives: bool) -> Keep {
-    if survives { Keep::All } else { Keep::Nothing }
+fn kept_if(survives: bool) -> WriteSurvival {
+    if survives { WriteSurvival::All } else { WriteSurvival::Nothing }
 }
 
-fn selected_subsets(count: usize, random_count: usize, prng: &mut Prng) -> Vec<Vec<Keep>> {
-    let subset = |survives: &dyn Fn(usize) -> bool| -> Vec<Keep> {
+fn selected_subsets(count: usize, random_count: usize, prng: &mut Prng) -> Vec<Vec<WriteSurvival>> {
+    let subset = |survives: &dyn Fn(usize) -> bool| -> Vec<WriteSurvival> {
         (0..count).map(|nth| kept_if(survives(nth))).collect()
     };
     let mut subsets = Vec::new();
@@ -372,16 +368,16 @@ fn selected_subsets(count: usize, random_count: usize, prng: &mut Prng) -> Vec<V
     subsets
 }
 
-/// Walks the images of a [`CrashPoint`].
+/// Iterator over the images of a [`CrashPoint`].
 #[derive(Debug)]
 pub struct Images<'a> {
     point: &'a CrashPoint,
     subsets: Subsets,
     torn_variants: usize,
-    /// Variants of the last subset that are still to be given.
-    waiting: Vec<Vec<Keep>>,
+    /// Torn variants of the last subset, still to be returned.
+    waiting: Vec<Vec<WriteSurvival>>,
     prng: Prng,
-    /// Hashes of the images given; asked, never walked.
+    /// Hashes of the images already returned.
     seen: BTreeSet<u64>,
 }
 

@@ -1,10 +1,10 @@
-//! Tests of the simulated device: which outcomes are legal, and that they all occur.
+//! Tests of the simulated device: its outcomes are legal, and all legal ones occur.
 
 use std::collections::BTreeSet;
 
 use super::discard::DISCARDED_BYTE;
 use super::*;
-use runtime::sync::sim::{Job, Scheduler, Statistics};
+use runtime::sync::sim::{Scheduler, SimThreadTask, Statistics};
 
 const SECTOR: usize = 512;
 const SIZE: u64 = 1 << 20;
@@ -17,17 +17,17 @@ fn recorded(seed: u64) -> SimOptions {
     SimOptions { is_recorded: true, seed, ..SimOptions::default() }
 }
 
-/// A write of `count` sectors from sector `first`, each of which begins with `stamp`.
-fn stamped(first: u64, count: usize, stamp: u64) -> Operation {
+/// A write of `count` sectors from sector `first`, each beginning with `stamp`.
+fn stamped(first: u64, count: usize, stamp: u64) -> DeviceOperation {
     let mut buffer = AlignedBuffer::zeroed(count * SECTOR);
     for sector in buffer.chunks_exact_mut(SECTOR) {
         sector[..8].copy_from_slice(&stamp.to_le_bytes());
     }
-    Operation::Write { offset: first * to_u64(SECTOR), data: vec![SharedBytes::from(buffer)] }
+    DeviceOperation::Write { offset: first * to_u64(SECTOR), data: vec![SharedBytes::from(buffer)] }
 }
 
 fn put(device: &SimDevice, first: u64, count: usize, stamp: u64) -> Result<(), DeviceError> {
-    device.submit(Purpose::Journal, stamped(first, count, stamp)).wait().map(drop)
+    device.submit(IoPurpose::Journal, stamped(first, count, stamp)).wait().map(drop)
 }
 
 fn stamp_in(image: &Image, sector: u64) -> u64 {
@@ -46,7 +46,7 @@ fn flushed_survives_and_unflushed_is_kept_lost_torn_and_reordered() {
     for seed in 0..300 {
         let device = device_with(FaultPlan::none());
         put(&device, 0, 4, 1).expect("no faults");
-        device.flush(Purpose::Journal).expect("no faults");
+        device.flush(IoPurpose::Journal).expect("no faults");
         put(&device, 4, 4, 2).expect("no faults");
         put(&device, 8, 1, 3).expect("no faults");
         let image = device.crash_image(&mut Prng::from_seed(seed));
@@ -68,7 +68,7 @@ fn sector_written_twice_holds_any_version_and_nothing_else() {
     for seed in 0..100 {
         let device = device_with(FaultPlan::none());
         put(&device, 0, 1, 1).expect("no faults");
-        device.flush(Purpose::Journal).expect("no faults");
+        device.flush(IoPurpose::Journal).expect("no faults");
         put(&device, 0, 1, 2).expect("no faults");
         put(&device, 0, 1, 3).expect("no faults");
         seen.insert(stamp_in(&device.crash_image(&mut Prng::from_seed(seed)), 0));
@@ -76,18 +76,18 @@ fn sector_written_twice_holds_any_version_and_nothing_else() {
     assert_eq!(seen, BTreeSet::from([1, 2, 3]));
 }
 
-/// D1: a flush covers what was answered before it was submitted, and nothing else.
+/// Goal: a flush covers exactly the writes completed before its submission (D1).
 #[test]
 fn flush_covers_only_what_was_answered_before_it() {
     let mut lost = [0; 3];
     for seed in 0..100 {
         let device = device_with(FaultPlan::none());
-        let early = device.submit(Purpose::Journal, stamped(0, 1, 1));
-        let flush = device.submit(Purpose::Journal, Operation::Flush);
+        let early = device.submit(IoPurpose::Journal, stamped(0, 1, 1));
+        let flush = device.submit(IoPurpose::Journal, DeviceOperation::Flush);
         early.wait().expect("no faults");
         put(&device, 1, 1, 1).expect("no faults");
         flush.wait().expect("no faults");
-        drop(device.submit(Purpose::Journal, stamped(2, 1, 1)));
+        drop(device.submit(IoPurpose::Journal, stamped(2, 1, 1)));
         let image = device.crash_image(&mut Prng::from_seed(seed));
         for (sector, count) in (0..).zip(&mut lost) {
             *count += u64::from(stamp_in(&image, sector) == 0);
@@ -96,8 +96,8 @@ fn flush_covers_only_what_was_answered_before_it() {
     assert!(lost.iter().all(|&count| count > 0), "a flush did too much: {lost:?}");
 }
 
-/// D1: a write that goes through the cache survives every power cut from its answer on, with what
-/// was below it, and takes nothing else along.
+/// Goal: a write-through survives every power cut after its completion (D1), together with older
+/// writes to the same place, and makes no others durable.
 #[test]
 fn a_write_through_is_durable_and_nothing_else_is() {
     let mut lost = 0;
@@ -105,9 +105,11 @@ fn a_write_through_is_durable_and_nothing_else_is() {
         let device = device_with(FaultPlan::none());
         put(&device, 0, 1, 1).expect("no faults");
         put(&device, 1, 1, 1).expect("no faults");
-        let Operation::Write { offset, data } = stamped(1, 2, 2) else { unreachable!("a write") };
-        let through = Operation::WriteThrough { offset, data };
-        device.submit(Purpose::Journal, through).wait().expect("no faults");
+        let DeviceOperation::Write { offset, data } = stamped(1, 2, 2) else {
+            unreachable!("a write")
+        };
+        let through = DeviceOperation::WriteThrough { offset, data };
+        device.submit(IoPurpose::Journal, through).wait().expect("no faults");
         let image = device.crash_image(&mut Prng::from_seed(seed));
         assert_eq!([1, 2].map(|sector| stamp_in(&image, sector)), [2, 2], "seed {seed}");
         lost += u64::from(stamp_in(&image, 0) == 0);
@@ -115,19 +117,19 @@ fn a_write_through_is_durable_and_nothing_else_is() {
     assert!((1..100).contains(&lost), "{lost} times the write beside it was lost");
 }
 
-/// D3: a write that was to be durable and failed is as a flush that failed.
+/// Goal: a failed write-through has the effect of a failed flush (D3).
 #[test]
 fn after_a_failed_write_through_the_device_takes_no_more_writes() {
     let fault = Fault::Fail { kind: RequestKind::Write, nth: 0, persists: false };
     let device = device_with(FaultPlan::none().with(fault));
-    let Operation::Write { offset, data } = stamped(1, 1, 1) else { unreachable!("a write") };
-    let through = Operation::WriteThrough { offset, data };
-    device.submit(Purpose::Journal, through).wait().expect_err("it is planned");
+    let DeviceOperation::Write { offset, data } = stamped(1, 1, 1) else { unreachable!("a write") };
+    let through = DeviceOperation::WriteThrough { offset, data };
+    device.submit(IoPurpose::Journal, through).wait().expect_err("it is planned");
     assert!(device.has_failed());
     put(&device, 2, 1, 1).expect_err("the device has failed");
 }
 
-/// What a sector may hold after a power cut, kept without regard to the code under test.
+/// Legal sector contents after a power cut, tracked independently of the code under test.
 #[derive(Clone, Default)]
 struct SectorModel {
     durable: u64,
@@ -149,10 +151,10 @@ impl SectorModel {
     }
 }
 
-/// Goal: whatever is left by a cut, and every image of every point, is legal sector by sector.
+/// Goal: every crash image of every point is legal sector by sector.
 ///
-/// Method: random writes of 1 to 4 sectors, some never waited for, and flushes, against a model of
-/// sets. The history of the model gives what is legal at each position of the recording.
+/// Method: random writes of 1 to 4 sectors, some never waited for, and flushes, with a history of
+/// the legal sets by recording position.
 #[test]
 fn every_sector_of_every_crash_image_is_legal() {
     const SECTORS: u64 = 12;
@@ -164,13 +166,13 @@ fn every_sector_of_every_crash_image_is_legal() {
         let mut history = vec![(0, model.clone())];
         for stamp in 1..20 {
             if prng.one_in(5) {
-                device.flush(Purpose::Journal).expect("no faults");
+                device.flush(IoPurpose::Journal).expect("no faults");
                 model.iter_mut().for_each(SectorModel::flush);
             } else {
                 let (count, is_waited) = (1 + prng.below(4), !prng.one_in(6));
                 let first = prng.below(SECTORS - count + 1);
                 let write = stamped(first, to_usize(count), stamp);
-                let ticket = device.submit(Purpose::Journal, write);
+                let ticket = device.submit(IoPurpose::Journal, write);
                 if is_waited {
                     ticket.wait().expect("no faults");
                 }
@@ -191,7 +193,7 @@ fn every_sector_of_every_crash_image_is_legal() {
             check(&device.crash_image(&mut prng), device.position());
         }
         for point in device.recording().points() {
-            // Within an operation the model does not know what is legal.
+            // Within an operation the model does not define the legal set.
             if history.iter().any(|&(known, _)| known == point.position()) {
                 let strategy = Strategy { exhaustive_writes_max: 5, ..Strategy::default() };
                 for crash in point.images(&strategy) {
@@ -211,10 +213,10 @@ fn power_cut_at_each_request_in_turn_ends_everything_after_it() {
         let mut answered = 0;
         for stamp in 1..4 {
             answered += u64::from(put(&device, stamp, 1, stamp).is_ok());
-            answered += u64::from(device.flush(Purpose::Journal).is_ok());
+            answered += u64::from(device.flush(IoPurpose::Journal).is_ok());
         }
         assert_eq!(answered, nth);
-        let refused = device.read(Purpose::Journal, 0, SECTOR);
+        let refused = device.read(IoPurpose::Journal, 0, SECTOR);
         assert!(matches!(refused, Err(DeviceError::PowerCut { .. })));
         let again = device.reboot(&mut Prng::from_seed(nth));
         let survivors = stamps_in(&again.image(), 4);
@@ -235,13 +237,13 @@ fn device_whose_flush_failed_takes_no_more_writes() {
     let fault = Fault::Fail { kind: RequestKind::Flush, nth: 1, persists: false };
     let device = device_with(FaultPlan::none().with(fault));
     put(&device, 0, 1, 1).expect("no fault yet");
-    device.flush(Purpose::Journal).expect("no fault yet");
+    device.flush(IoPurpose::Journal).expect("no fault yet");
     put(&device, 1, 1, 1).expect("no fault yet");
-    let failed = device.flush(Purpose::Journal);
+    let failed = device.flush(IoPurpose::Journal);
     assert!(matches!(failed, Err(DeviceError::Io { kind: RequestKind::Flush, .. })));
     assert!(matches!(put(&device, 2, 1, 1), Err(DeviceError::Failed { .. })));
-    assert!(matches!(device.flush(Purpose::Journal), Err(DeviceError::Failed { .. })));
-    device.read(Purpose::Journal, 0, SECTOR).expect("reads go on");
+    assert!(matches!(device.flush(IoPurpose::Journal), Err(DeviceError::Failed { .. })));
+    device.read(IoPurpose::Journal, 0, SECTOR).expect("reads go on");
     assert_eq!(stamps_in(&device.durable_image(), 3), [1, 0, 0]);
     put(&device.reboot(&mut Prng::from_seed(0)), 2, 1, 1).expect("a new life has no fault");
 }
@@ -252,7 +254,7 @@ fn read_errors_come_once_or_for_good() {
         let fault = Fault::Fail { kind: RequestKind::Read, nth: 1, persists };
         let device = device_with(FaultPlan::none().with(fault));
         let reads: Vec<bool> =
-            (0..3).map(|_| device.read(Purpose::Data, 0, 4096).is_ok()).collect();
+            (0..3).map(|_| device.read(IoPurpose::Data, 0, 4096).is_ok()).collect();
         assert_eq!(reads, [true, false, !persists]);
         put(&device, 0, 1, 1).expect("only reads fail");
     }
@@ -268,7 +270,7 @@ fn failed_write_lands_or_not_and_fails_nothing_else() {
         assert!(matches!(put(&device, 0, 1, 1), Err(DeviceError::Io { .. })));
         landed.insert(stamp_in(&device.image(), 0));
         put(&device, 0, 1, 2).expect("the second write has no fault");
-        device.flush(Purpose::Journal).expect("no fault");
+        device.flush(IoPurpose::Journal).expect("no fault");
         assert_eq!(stamp_in(&device.crash_image(&mut Prng::from_seed(seed)), 0), 2);
     }
     assert_eq!(landed, BTreeSet::from([0, 1]));
@@ -285,7 +287,7 @@ fn lost_and_misdirected_writes_and_rot_are_answered_ok() {
         put(&device, stamp, 1, stamp).expect("a silent fault");
     }
     assert_eq!(stamps_in(&device.image(), 6), [0, 0, 0, 3, 0, 2]);
-    device.flush(Purpose::Journal).expect("a silent fault");
+    device.flush(IoPurpose::Journal).expect("a silent fault");
     assert_eq!(stamps_in(&device.durable_image(), 6), [0, 0, 0, 3, 0, 2]);
     device.rot(5 * to_u64(SECTOR), 1);
     assert_eq!(stamp_in(&device.durable_image(), 5), 3);
@@ -296,9 +298,9 @@ fn rot_turns_over_what_is_on_the_medium_before_the_nth_request() {
     let fault = Fault::Rot { nth: 2, offset: 0, mask: 0x80 };
     let device = device_with(FaultPlan::none().with(fault));
     put(&device, 0, 1, 3).expect("a silent fault");
-    device.flush(Purpose::Journal).expect("a silent fault");
+    device.flush(IoPurpose::Journal).expect("a silent fault");
     assert_eq!(stamp_in(&device.image(), 0), 3);
-    let read = device.read(Purpose::Journal, 0, SECTOR).expect("a silent fault");
+    let read = device.read(IoPurpose::Journal, 0, SECTOR).expect("a silent fault");
     assert_eq!(read[0], 0x83);
     assert_eq!(stamp_in(&device.durable_image(), 0), 0x83);
 }
@@ -307,24 +309,24 @@ fn rot_turns_over_what_is_on_the_medium_before_the_nth_request() {
 fn full_device_refuses_new_pages_and_takes_old_ones() {
     let device = device_with(FaultPlan::none().with(Fault::Full { allocated_bytes: 8192 }));
     let page = || AlignedBuffer::zeroed(4096);
-    device.write(Purpose::Data, 0, page()).expect("room for two");
-    device.write(Purpose::Data, 8192, page()).expect("room for two");
-    let refused = device.write(Purpose::Data, 4096, page());
+    device.write(IoPurpose::Data, 0, page()).expect("room for two");
+    device.write(IoPurpose::Data, 8192, page()).expect("room for two");
+    let refused = device.write(IoPurpose::Data, 4096, page());
     assert!(matches!(refused, Err(DeviceError::NoSpace { offset: 4096, .. })));
-    device.write(Purpose::Data, 8192, page()).expect("allocated before");
-    device.flush(Purpose::Data).expect("a full device is not a failed one");
+    device.write(IoPurpose::Data, 8192, page()).expect("allocated before");
+    device.flush(IoPurpose::Data).expect("a full device is not a failed one");
 }
 
 #[test]
 fn a_write_for_which_there_is_no_room_leaves_nothing_and_the_plan_can_be_replaced() {
     let device = device_with(FaultPlan::none());
     put(&device, 0, 1, 1).expect("no fault yet");
-    // Counted from here, the write above is not the first.
+    // The counts restart, so the write above does not count.
     device.arm(FaultPlan::none().with(Fault::NoRoom { nth: 0, persists: false }));
     assert!(matches!(put(&device, 0, 1, 2), Err(DeviceError::NoSpace { .. })));
-    device.flush(Purpose::Journal).expect("only writes fail");
+    device.flush(IoPurpose::Journal).expect("only writes fail");
     assert_eq!(stamp_in(&device.durable_image(), 0), 1);
-    assert_eq!(device.harm(), Harm { failed_writes: 1, ..Harm::default() });
+    assert_eq!(device.harm(), FaultEffects { failed_writes: 1, ..FaultEffects::default() });
     device.arm(FaultPlan::none());
     put(&device, 0, 1, 2).expect("no fault any more");
     assert_eq!(stamp_in(&device.image(), 0), 2);
@@ -332,9 +334,9 @@ fn a_write_for_which_there_is_no_room_leaves_nothing_and_the_plan_can_be_replace
 
 #[test]
 fn lies_about_one_purpose_spare_the_others() {
-    let purpose = Some(Purpose::Data);
+    let purpose = Some(IoPurpose::Data);
     let device = device_with(FaultPlan::none().with(Fault::LoseWrite { purpose, nth: 1 }));
-    for (stamp, purpose) in (1..).zip([Purpose::Data, Purpose::Home, Purpose::Data]) {
+    for (stamp, purpose) in (1..).zip([IoPurpose::Data, IoPurpose::Home, IoPurpose::Data]) {
         let mut page = AlignedBuffer::zeroed(4096);
         page.fill(stamp);
         device.write(purpose, u64::from(stamp) * 4096, page).expect("a silent fault");
@@ -361,12 +363,12 @@ fn random_plans_reach_every_kind_of_fault() {
     assert_eq!(kinds.len() - full_count, 6, "{kinds:?}");
 }
 
-/// Three unflushed writes of a sector each leave the eight subsets, each once.
+/// Goal: three unflushed writes of a sector each yield all eight subsets, each once.
 #[test]
 fn few_unflushed_writes_give_every_subset_once() {
     let device = SimDevice::new(SIZE, recorded(0));
     put(&device, 0, 1, 7).expect("no faults");
-    device.flush(Purpose::Journal).expect("no faults");
+    device.flush(IoPurpose::Journal).expect("no faults");
     for sector in 1..4 {
         put(&device, sector, 1, 7).expect("no faults");
     }
@@ -436,14 +438,14 @@ fn crash_image_is_a_device_that_can_crash_again() {
 fn requests_are_counted_by_purpose() {
     let device = device_with(FaultPlan::none());
     put(&device, 0, 3, 1).expect("no faults");
-    device.flush(Purpose::Superblock).expect("no faults");
+    device.flush(IoPurpose::Superblock).expect("no faults");
     let counts = device.counts();
-    assert_eq!(counts.of(Purpose::Journal, RequestKind::Write).bytes, 1536);
-    assert_eq!(counts.of(Purpose::Superblock, RequestKind::Flush).requests, 1);
+    assert_eq!(counts.of(IoPurpose::Journal, RequestKind::Write).bytes, 1536);
+    assert_eq!(counts.of(IoPurpose::Superblock, RequestKind::Flush).requests, 1);
     assert_eq!(counts.request_count(), 2);
 }
 
-/// Clients that write and flush on a slow disk until the power is cut under them.
+/// Clients that write and flush on a slow disk until a power cut.
 fn cut_run(seed: u64) -> (Statistics, u64, u64, Vec<u64>) {
     let scheduler = Scheduler::new(seed);
     let faults = FaultPlan::none().with(Fault::CutPower { nth: 17 });
@@ -454,14 +456,15 @@ fn cut_run(seed: u64) -> (Statistics, u64, u64, Vec<u64>) {
         for round in 1.. {
             let _operation = scheduler.operation();
             let written = put(&device, me * 100 + round, 1, round);
-            if written.and_then(|()| device.flush(Purpose::Journal)).is_err() {
+            if written.and_then(|()| device.flush(IoPurpose::Journal)).is_err() {
                 return;
             }
             acknowledged.lock().push(me * 100 + round);
         }
     };
     let client = &client;
-    let job = |me: u64| -> Job<'_> { ("client".to_owned(), Box::new(move || client(me))) };
+    let job =
+        |me: u64| -> SimThreadTask<'_> { ("client".to_owned(), Box::new(move || client(me))) };
     scheduler.run((0..3).map(job).collect());
     let image = device.crash_image(&mut Prng::from_seed(seed));
     (scheduler.statistics(), scheduler.now_ns(), image.content_hash(), acknowledged.into_inner())
@@ -487,15 +490,15 @@ fn concurrent_clients_lose_nothing_acknowledged_and_repeat_by_seed() {
 fn waits_move_the_time_of_the_device_and_discards_leave_anything() {
     let options = SimOptions { model: DiskModel::hdd(), ..SimOptions::default() };
     let device = SimDevice::new(1 << 40, options);
-    device.read(Purpose::Data, 1 << 39, 4096).expect("no faults");
+    device.read(IoPurpose::Data, 1 << 39, 4096).expect("no faults");
     assert!(device.now_ns() > 1_000_000);
 
     let mut found = BTreeSet::new();
     for seed in 0..40 {
         let device = SimDevice::new(SIZE, SimOptions { seed, ..SimOptions::default() });
-        device.write(Purpose::Data, 4096, AlignedBuffer::zeroed(8192)).expect("no faults");
-        device.submit(Purpose::Data, discard_of(4096, 8192)).wait().expect("no faults");
-        let read = device.read(Purpose::Data, 0, 16384).expect("no faults");
+        device.write(IoPurpose::Data, 4096, AlignedBuffer::zeroed(8192)).expect("no faults");
+        device.submit(IoPurpose::Data, discard_of(4096, 8192)).wait().expect("no faults");
+        let read = device.read(IoPurpose::Data, 0, 16384).expect("no faults");
         assert_eq!((read[0], read[12288]), (0, 0), "outside the range");
         found.insert((read[4096], read[12287]));
     }
@@ -504,51 +507,50 @@ fn waits_move_the_time_of_the_device_and_discards_leave_anything() {
     assert!(found.iter().any(|(one, other)| one != other), "{found:?}");
 }
 
-fn discard_of(offset: u64, length_bytes: u64) -> Operation {
-    Operation::Discard { offset, length_bytes }
+fn discard_of(offset: u64, length_bytes: u64) -> DeviceOperation {
+    DeviceOperation::Discard { offset, length_bytes }
 }
 
-/// Goal: a discard that was answered changes nothing that is written later, and one that nobody
-/// waits for does, after any later request; so what does not wait for the answer is found (D6).
+/// Goal: an abandoned discard may change later writes at any request, so that a missing wait is
+/// found. A completed one may not (D6).
 #[test]
 fn a_discard_takes_effect_before_it_is_answered_or_at_any_time_if_nobody_waits() {
     let ones = || AlignedBuffer::copy_of(&[1; 4096]);
     let run = |seed: u64, is_awaited: bool| {
         let device = SimDevice::new(SIZE, SimOptions { seed, ..SimOptions::default() });
-        let ticket = device.submit(Purpose::Data, discard_of(0, 4096));
+        let ticket = device.submit(IoPurpose::Data, discard_of(0, 4096));
         if is_awaited {
             ticket.wait().expect("no faults");
         }
-        device.write(Purpose::Data, 0, ones()).expect("no faults");
-        device.flush(Purpose::Data).expect("no faults");
-        (0..8).for_each(|_| drop(device.read(Purpose::Data, 8192, 4096)));
-        let read = device.read(Purpose::Data, 0, 4096).expect("no faults");
+        device.write(IoPurpose::Data, 0, ones()).expect("no faults");
+        device.flush(IoPurpose::Data).expect("no faults");
+        (0..8).for_each(|_| drop(device.read(IoPurpose::Data, 8192, 4096)));
+        let read = device.read(IoPurpose::Data, 0, 4096).expect("no faults");
         let mut prng = Prng::from_seed(seed);
         let crashed = SimDevice::open(device.crash_image(&mut prng), SimOptions::default());
-        let after = crashed.read(Purpose::Data, 0, 4096).expect("no faults");
+        let after = crashed.read(IoPurpose::Data, 0, 4096).expect("no faults");
         read[..] == [1; 4096] && after[..] == [1; 4096]
     };
     assert!((0..50).all(|seed| run(seed, true)));
     assert!((0..50).any(|seed| !run(seed, false)));
 }
 
-/// Goal: who asks a device without discards is told so, and nothing changes.
+/// Goal: a device without discard support refuses it and changes nothing.
 #[test]
 fn a_device_without_discards_refuses_them() {
     let device = SimDevice::new(SIZE, SimOptions { has_discard: false, ..SimOptions::default() });
-    let refused = device.submit(Purpose::Data, discard_of(0, 4096)).wait();
+    let refused = device.submit(IoPurpose::Data, discard_of(0, 4096)).wait();
     assert!(matches!(refused, Err(DeviceError::NoDiscard { .. })), "{refused:?}");
 }
 
-/// Goal: a scheduler that takes over a device finds no request expired over what came before it.
-/// Method: reads for more than 30 s of a disk's time, then one write on a thread of a scheduler,
-/// whose time begins at 0. Seen to fail: the write expired.
+/// Goal: requests before a scheduler takes over do not make later ones expire. Method: over 30 s of
+/// reads, then a scheduled write, for which the clock begins at 0.
 #[test]
 fn a_scheduler_that_takes_over_waits_for_what_came_before() {
     let options = SimOptions { model: DiskModel::hdd(), ..SimOptions::default() };
     let device = SimDevice::new(1 << 40, options);
     for nth in 0_u64.. {
-        device.read(Purpose::Data, nth % 2 * (1 << 39), 4096).expect("no faults");
+        device.read(IoPurpose::Data, nth % 2 * (1 << 39), 4096).expect("no faults");
         if device.now_ns() > 31_000_000_000 {
             break;
         }
@@ -558,7 +560,7 @@ fn a_scheduler_that_takes_over_waits_for_what_came_before() {
         let _operation = scheduler.operation();
         put(&device, 0, 1, 1).expect("no faults");
     };
-    let job: Job<'_> = ("writer".to_owned(), Box::new(work));
+    let job: SimThreadTask<'_> = ("writer".to_owned(), Box::new(work));
     scheduler.run(vec![job]);
     assert!(!device.has_failed());
 }
@@ -569,20 +571,22 @@ fn submission_alone_lets_other_threads_in() {
     for seed in 0..50 {
         let scheduler = Scheduler::new(seed);
         let device = SimDevice::new(SIZE, recorded(seed));
-        let submit = |me: u64| -> Job<'_> {
+        let submit = |me: u64| -> SimThreadTask<'_> {
             let device = &device;
             let work = move || {
                 for nth in 0..8 {
-                    drop(device.submit(Purpose::Journal, stamped(me * 100 + nth, 1, 1)));
+                    drop(device.submit(IoPurpose::Journal, stamped(me * 100 + nth, 1, 1)));
                 }
             };
             ("submitter".to_owned(), Box::new(work))
         };
         scheduler.run((0..2).map(submit).collect());
         let recording = device.recording();
-        let owner = |event: &Event| match event {
-            Event::Submitted(write) => write.offset / to_u64(SECTOR) / 100,
-            Event::Answered(_) | Event::Flushed(_) | Event::Rotted { .. } => u64::MAX,
+        let owner = |event: &RecordedEvent| match event {
+            RecordedEvent::Submitted(write) => write.offset / to_u64(SECTOR) / 100,
+            RecordedEvent::Answered(_)
+            | RecordedEvent::Flushed(_)
+            | RecordedEvent::Rotted { .. } => u64::MAX,
         };
         let owners: Vec<u64> = recording.events().iter().map(owner).collect();
         let changes = owners.windows(2).filter(|pair| pair[0] != pair[1]).count();
@@ -591,7 +595,7 @@ fn submission_alone_lets_other_threads_in() {
     assert!(mixed_count > 10, "{mixed_count} of 50 seeds");
 }
 
-/// Goal: who waits leaves at the deadline, and what is late takes effect when its time has come.
+/// Goal: a waiter leaves at the deadline, and its request still takes effect.
 #[test]
 fn late_and_hanging_requests_expire_and_late_ones_take_effect() {
     const DELAY_NS: u64 = 40_000_000_000;
@@ -599,45 +603,44 @@ fn late_and_hanging_requests_expire_and_late_ones_take_effect() {
     let open = |faults| SimDevice::new(SIZE, SimOptions { faults, ..SimOptions::default() });
     let ones = || AlignedBuffer::copy_of(&[1; 4096]);
     let first_byte = |device: &SimDevice| {
-        device.read(Purpose::Data, 0, 4096).expect("reads are not planned to fail")[0]
+        device.read(IoPurpose::Data, 0, 4096).expect("reads are not planned to fail")[0]
     };
 
     let device = open(late(RequestKind::Write));
-    let error = device.write(Purpose::Data, 0, ones()).expect_err("it expires");
+    let error = device.write(IoPurpose::Data, 0, ones()).expect_err("it expires");
     assert!(matches!(error, DeviceError::Expired { waited_ms: 30_000, .. }), "{error}");
     assert_eq!((device.now_ns(), device.overdue()), (30_000_000_000, 1));
     assert_eq!(first_byte(&device), 0, "it took effect before its time");
-    let refused = device.flush(Purpose::Data).expect_err("D4");
+    let refused = device.flush(IoPurpose::Data).expect_err("D4");
     assert!(matches!(refused, DeviceError::Failed { .. }), "{refused}");
     device.advance_ns(DELAY_NS);
     assert_eq!((first_byte(&device), device.overdue()), (1, 0));
 
     let within = Fault::Delay { kind: RequestKind::Write, nth: 0, delay_ns: 1_000_000_000 };
     let device = open(FaultPlan::none().with(within));
-    device.write(Purpose::Data, 0, ones()).expect("in time");
+    device.write(IoPurpose::Data, 0, ones()).expect("in time");
     assert_eq!((device.now_ns(), first_byte(&device)), (1_000_000_000, 1));
-    device.flush(Purpose::Data).expect("nothing failed");
+    device.flush(IoPurpose::Data).expect("nothing failed");
     assert_eq!(device.durable_image().content_hash(), device.image().content_hash());
 
     for takes_effect in [false, true] {
         let (kind, nth, persists) = (RequestKind::Write, 0, false);
         let hang = Fault::Hang { kind, nth, takes_effect, persists };
         let device = open(FaultPlan::none().with(hang));
-        device.write(Purpose::Data, 0, ones()).expect_err("it expires");
+        device.write(IoPurpose::Data, 0, ones()).expect_err("it expires");
         device.advance_ns(DELAY_NS);
         assert_eq!((first_byte(&device), device.overdue()), (u8::from(takes_effect), 1));
     }
 
     let device = open(late(RequestKind::Flush));
-    device.write(Purpose::Data, 0, ones()).expect("no fault");
-    device.flush(Purpose::Data).expect_err("it expires");
+    device.write(IoPurpose::Data, 0, ones()).expect("no fault");
+    device.flush(IoPurpose::Data).expect_err("it expires");
     assert_ne!(device.durable_image().content_hash(), device.image().content_hash());
     device.advance_ns(DELAY_NS);
     assert_eq!(device.durable_image().content_hash(), device.image().content_hash());
 }
 
-/// Opens a device of which the first eight pages hold 1, and that stores nothing of `extent` from
-/// the second write on.
+/// A device with eight pages of 1, which stops storing `extent` from the second write on.
 fn stops(extent: StoppedExtent, reads: StoppedReads) -> Arc<SimDevice> {
     let mut image = Image::blank(SIZE);
     (0..8).for_each(|page| image.write(page * 4096, &[1; 4096]));
@@ -655,19 +658,19 @@ fn first_bytes(image: &Image) -> Vec<u8> {
 }
 
 fn read_bytes(device: &SimDevice) -> Vec<u8> {
-    let read = |page: u64| device.read(Purpose::Data, page * 4096, 4096).expect("it reads")[0];
+    let read = |page: u64| device.read(IoPurpose::Data, page * 4096, 4096).expect("it reads")[0];
     (0..8).map(read).collect()
 }
 
-/// Goal: from a moment on nothing of an extent is stored, though all is answered and flushed; the
-/// rest is. What is read before the device is opened again is as chosen.
+/// Goal: an extent is no longer stored in spite of flushes, the rest is, and reads are as
+/// configured.
 #[test]
 fn a_device_that_stopped_storing_answers_and_keeps_what_it_had() {
     let cases = [
-        (StoppedExtent::All, Purpose::Home, [2, 1, 1, 1, 1, 1, 1, 1]),
-        (StoppedExtent::Metadata, Purpose::Home, [2, 1, 1, 1, 1, 1, 1, 1]),
-        (StoppedExtent::Metadata, Purpose::Superblock, [2, 1, 3, 3, 3, 3, 3, 1]),
-        (StoppedExtent::Range(3 * 4096..5 * 4096), Purpose::Data, [2, 1, 3, 1, 1, 3, 3, 1]),
+        (StoppedExtent::All, IoPurpose::Home, [2, 1, 1, 1, 1, 1, 1, 1]),
+        (StoppedExtent::Metadata, IoPurpose::Home, [2, 1, 1, 1, 1, 1, 1, 1]),
+        (StoppedExtent::Metadata, IoPurpose::Superblock, [2, 1, 3, 3, 3, 3, 3, 1]),
+        (StoppedExtent::Range(3 * 4096..5 * 4096), IoPurpose::Data, [2, 1, 3, 1, 1, 3, 3, 1]),
     ];
     for (extent, purpose, left) in cases {
         for reads in [StoppedReads::Old, StoppedReads::Written] {
@@ -700,15 +703,15 @@ fn a_device_that_stopped_storing_answers_and_keeps_what_it_had() {
     }
 }
 
-/// Goal: a write that is stored in part is torn by a power cut in what is stored alone.
+/// Goal: only the stored part of a partly stored write is torn by a power cut.
 #[test]
 fn what_is_not_stored_is_in_no_image_of_a_power_cut() {
     let mut torn = 0;
     for seed in 0..200 {
         let device = stops(StoppedExtent::Range(3 * 4096..5 * 4096), StoppedReads::Written);
-        device.write(Purpose::Data, 0, AlignedBuffer::copy_of(&[1; 4096])).expect("it answers");
+        device.write(IoPurpose::Data, 0, AlignedBuffer::copy_of(&[1; 4096])).expect("it answers");
         let data = AlignedBuffer::copy_of(&[2; 5 * 4096]);
-        device.write(Purpose::Data, 2 * 4096, data).expect("it answers");
+        device.write(IoPurpose::Data, 2 * 4096, data).expect("it answers");
         let left = first_bytes(&device.crash_image(&mut Prng::from_seed(seed)));
         assert_eq!((left[3], left[4]), (1, 1), "seed {seed}");
         torn += u64::from(left[2] != left[6]);
@@ -716,16 +719,16 @@ fn what_is_not_stored_is_in_no_image_of_a_power_cut() {
     assert!(torn > 10, "{torn}");
 }
 
-/// Goal: a discard on a device that stores nothing changes nothing.
+/// Goal: a discard is not stored either.
 #[test]
 fn a_discard_is_not_stored_either() {
     for seed in 0..20 {
         let device = stops(StoppedExtent::All, StoppedReads::Old);
-        device.write(Purpose::Data, 0, AlignedBuffer::copy_of(&[1; 4096])).expect("it answers");
+        device.write(IoPurpose::Data, 0, AlignedBuffer::copy_of(&[1; 4096])).expect("it answers");
         let before = device.image().content_hash();
         for _ in 0..=seed {
-            let discard = Operation::Discard { offset: 4096, length_bytes: 4096 };
-            device.submit(Purpose::Data, discard).wait().expect("it answers");
+            let discard = DeviceOperation::Discard { offset: 4096, length_bytes: 4096 };
+            device.submit(IoPurpose::Data, discard).wait().expect("it answers");
         }
         assert_eq!(device.image().content_hash(), before, "seed {seed}");
     }

@@ -1,18 +1,17 @@
-//! The volatile write cache of a simulated device: what is durable, what is seen, what may be lost.
+//! The volatile write cache of a simulated device.
 //!
 //! # Invariants
 //!
-//! - VC1: A write leaves the cache for `durable` only by a flush that was submitted after the write
-//!   was answered, and only when that flush is answered; or when it is answered that was to be
-//!   written through.
-//! - VC2: `seen` is `durable` with every cached write on top, in the order of submission, so a read
-//!   returns what the last write put there, stored or not.
-//! - VC3: A write that is not stored is in `seen` alone, until the device is opened again.
+//! - VC1: A cached write becomes durable only when a flush submitted after its completion
+//!   completes, or at its own completion if written through.
+//! - VC2: `seen` is `durable` with all cached writes in order of submission, so a read returns the
+//!   last write, stored or not.
+//! - VC3: A write that is not stored is in `seen` alone, until the device is reopened.
 //!
 //! # Crashes
 //!
-//! Each sector that a cached write covers independently holds, after a power cut, what is durable
-//! or what any of the cached writes put there. No order among cached writes is kept.
+//! After a power cut each sector independently holds its durable contents, or those of any cached
+//! write. Cached writes are unordered.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,87 +22,88 @@ use crate::convert::{to_u64, to_usize};
 use crate::device::{IO_ALIGN_BYTES, SharedBytes};
 use runtime::prng::Prng;
 
-/// A write as it landed.
+/// A write as it reached the device.
 #[derive(Clone, Debug)]
 pub struct RecordedWrite {
-    /// First byte on the device.
+    /// Offset in bytes.
     pub offset: u64,
     length_bytes: u64,
-    /// In order; without a gap, but for what is not stored.
-    parts: Vec<Part>,
+    /// In order, with gaps only for parts not stored.
+    parts: Vec<WritePart>,
 }
 
-/// What a write puts into one page of the device.
+/// The part of a write in one page.
 #[derive(Clone, Debug)]
-enum Part {
-    /// All of it, copied and hashed once for all images that it goes into.
+enum WritePart {
+    /// A whole page, copied and hashed once for all images.
     Page(SharedPage),
-    /// Some sectors, and where they begin.
+    /// Offset, and some sectors.
     Sectors(u64, Box<[u8]>),
 }
 
-impl Part {
+impl WritePart {
     fn bytes(&self) -> &[u8] {
         match self {
-            Part::Page(page) => page.bytes(),
-            Part::Sectors(_, bytes) => bytes,
+            WritePart::Page(page) => page.bytes(),
+            WritePart::Sectors(_, bytes) => bytes,
         }
     }
 
-    /// First byte on the device.
     fn offset(&self) -> u64 {
         match self {
-            Part::Page(page) => page.offset(),
-            Part::Sectors(offset, _) => *offset,
+            WritePart::Page(page) => page.offset(),
+            WritePart::Sectors(offset, _) => *offset,
         }
     }
 
     fn put_into(&self, image: &mut Image) {
         match self {
-            Part::Page(page) => image.put(page),
-            Part::Sectors(offset, bytes) => image.write(*offset, bytes),
+            WritePart::Page(page) => image.put(page),
+            WritePart::Sectors(offset, bytes) => image.write(*offset, bytes),
         }
     }
 }
 
-/// What of an unflushed write survives a power cut.
+/// The part of an unflushed write that survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Keep {
-    /// Nothing.
+pub enum WriteSurvival {
+    /// No sector.
     Nothing,
-    /// Everything.
+    /// All sectors.
     All,
-    /// So many sectors from the start.
+    /// A number of sectors at the start.
     First(u64),
-    /// So many sectors up to the end.
+    /// A number of sectors at the end.
     Last(u64),
-    /// Each sector or not, as the seed says.
+    /// Random sectors, by this seed.
     Scattered(u64),
 }
 
-impl Keep {
-    /// Returns a way to tear a write of `sector_count` sectors, of which there must be two.
-    pub(super) fn torn(prng: &mut Prng, sector_count: u64) -> Keep {
+impl WriteSurvival {
+    /// Returns a way to tear a write of at least two sectors.
+    pub(super) fn torn(prng: &mut Prng, sector_count: u64) -> WriteSurvival {
         let some = 1 + prng.below(sector_count - 1);
         match prng.below(3) {
-            0 => Keep::First(some),
-            1 => Keep::Last(some),
-            _ => Keep::Scattered(prng.next_u64()),
+            0 => WriteSurvival::First(some),
+            1 => WriteSurvival::Last(some),
+            _ => WriteSurvival::Scattered(prng.next_u64()),
         }
     }
 
-    /// Returns whether each of `sector_count` sectors survives.
     fn survivors(self, sector_count: u64) -> Vec<bool> {
         let mut prng = match self {
-            Keep::Scattered(seed) => Prng::from_seed(seed),
-            Keep::Nothing | Keep::All | Keep::First(_) | Keep::Last(_) => Prng::from_seed(0),
+            WriteSurvival::Scattered(seed) => Prng::from_seed(seed),
+            WriteSurvival::Nothing
+            | WriteSurvival::All
+            | WriteSurvival::First(_)
+            | WriteSurvival::Last(_) => Prng::from_seed(0),
         };
         let mut survives = |sector: u64| match self {
-            Keep::Nothing => false,
-            Keep::All => true,
-            Keep::First(count) => sector < count,
-            Keep::Last(count) => sector_count - sector <= count,
-            Keep::Scattered(_) => prng.one_in(2),
+            WriteSurvival::Nothing => false,
+            WriteSurvival::All => true,
+            WriteSurvival::First(count) => sector < count,
+            WriteSurvival::Last(count) => sector_count - sector <= count,
+            WriteSurvival::Scattered(_) => prng.one_in(2),
         };
         (0..sector_count).map(&mut survives).collect()
     }
@@ -116,15 +116,15 @@ impl RecordedWrite {
             for (page, in_page, in_piece) in pages_of(end, piece.len()) {
                 let start = page * to_u64(IO_ALIGN_BYTES) + to_u64(in_page);
                 let bytes = &piece[in_piece];
-                let whole = SharedPage::new(page, bytes).map(Part::Page);
-                parts.push(whole.unwrap_or_else(|| Part::Sectors(start, bytes.into())));
+                let whole = SharedPage::new(page, bytes).map(WritePart::Page);
+                parts.push(whole.unwrap_or_else(|| WritePart::Sectors(start, bytes.into())));
             }
             end += to_u64(piece.len());
         }
         RecordedWrite { offset, length_bytes: end - offset, parts }
     }
 
-    /// Takes out and returns what lies in `range`, in whole pages of the device.
+    /// Removes and returns the parts in `range`, in whole pages.
     pub(super) fn take_out(&mut self, range: &Range<u64>) -> RecordedWrite {
         let parts = self.parts.extract_if(.., |part| range.contains(&part.offset())).collect();
         RecordedWrite { offset: self.offset, length_bytes: self.length_bytes, parts }
@@ -134,7 +134,7 @@ impl RecordedWrite {
         self.parts.is_empty()
     }
 
-    /// Returns how many bytes were written.
+    /// Returns the length.
     #[must_use]
     pub fn length_bytes(&self) -> u64 {
         self.length_bytes
@@ -145,17 +145,17 @@ impl RecordedWrite {
             && other.offset < self.offset + self.length_bytes
     }
 
-    /// Walks what was written, piece after piece.
+    /// Returns the contents part by part.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        self.parts.iter().map(Part::bytes)
+        self.parts.iter().map(WritePart::bytes)
     }
 
-    /// Puts onto `image` what `keep` says of this write.
-    pub(super) fn apply(&self, image: &mut Image, keep: Keep, sector_bytes: u64) {
+    /// Applies the surviving part of this write to `image`.
+    pub(super) fn apply(&self, image: &mut Image, keep: WriteSurvival, sector_bytes: u64) {
         match keep {
-            Keep::Nothing => {}
-            Keep::All => self.parts.iter().for_each(|part| part.put_into(image)),
-            Keep::First(_) | Keep::Last(_) | Keep::Scattered(_) => {
+            WriteSurvival::Nothing => {}
+            WriteSurvival::All => self.parts.iter().for_each(|part| part.put_into(image)),
+            WriteSurvival::First(_) | WriteSurvival::Last(_) | WriteSurvival::Scattered(_) => {
                 let survivors = keep.survivors(self.length_bytes / sector_bytes);
                 self.apply_torn(image, &survivors, to_usize(sector_bytes));
             }
@@ -181,7 +181,6 @@ struct CachedWrite {
     is_answered: bool,
 }
 
-/// See the module's header.
 #[derive(Debug)]
 pub(super) struct WriteCache {
     durable: Image,
@@ -189,7 +188,7 @@ pub(super) struct WriteCache {
     cached: BTreeMap<u64, CachedWrite>,
     next_id: u64,
     sector_bytes: u64,
-    /// Whether `seen` has writes that are not stored.
+    /// Whether `seen` includes unstored writes.
     shows_unstored: bool,
 }
 
@@ -200,20 +199,20 @@ impl WriteCache {
         WriteCache { durable, seen: image, cached, next_id, sector_bytes, shows_unstored }
     }
 
-    /// Shows a write that is not stored.
+    /// Applies an unstored write to `seen` only.
     pub(super) fn show(&mut self, write: &RecordedWrite) {
-        write.apply(&mut self.seen, Keep::All, self.sector_bytes);
+        write.apply(&mut self.seen, WriteSurvival::All, self.sector_bytes);
         self.shows_unstored |= !write.is_empty();
     }
 
-    /// Returns what is seen of what is stored.
+    /// Returns `seen` without the unstored writes.
     pub(super) fn stored(&self) -> Image {
         if !self.shows_unstored {
             return self.seen.clone();
         }
         let mut image = self.durable.clone();
         for cached in self.cached.values() {
-            cached.write.apply(&mut image, Keep::All, self.sector_bytes);
+            cached.write.apply(&mut image, WriteSurvival::All, self.sector_bytes);
         }
         image
     }
@@ -226,9 +225,9 @@ impl WriteCache {
         &self.durable
     }
 
-    /// Takes a write in; returns its number, which counts from 0.
+    /// Caches a write and returns its id. Ids count from 0.
     pub(super) fn write(&mut self, write: &Arc<RecordedWrite>) -> u64 {
-        write.apply(&mut self.seen, Keep::All, self.sector_bytes);
+        write.apply(&mut self.seen, WriteSurvival::All, self.sector_bytes);
         let id = self.next_id;
         self.next_id += 1;
         self.cached.insert(id, CachedWrite { write: Arc::clone(write), is_answered: false });
@@ -241,14 +240,14 @@ impl WriteCache {
         }
     }
 
-    /// Returns the writes that a flush submitted now makes durable.
+    /// Returns the writes covered by a flush submitted at this moment.
     pub(super) fn begin_flush(&self) -> Vec<u64> {
         let answered = self.cached.iter().filter(|(_, cached)| cached.is_answered);
         answered.map(|(&id, _)| id).collect()
     }
 
-    /// Returns what is durable with the write of number `id`: itself, and what was there before it,
-    /// which must not come back over it.
+    /// Returns the writes made durable by write-through `id`: itself, and the older ones to the
+    /// same place, which must not overwrite it later.
     pub(super) fn begin_write_through(&self, id: u64) -> Vec<u64> {
         let Some(through) = self.cached.get(&id) else { return Vec::new() };
         let older = self.cached.range(..=id);
@@ -258,28 +257,27 @@ impl WriteCache {
 
     pub(super) fn answer_flush(&mut self, covered: &[u64]) {
         for id in covered {
-            // Another flush in flight at the same time may have been answered first.
+            // A concurrent flush may have completed first.
             if let Some(cached) = self.cached.remove(id) {
-                cached.write.apply(&mut self.durable, Keep::All, self.sector_bytes);
+                cached.write.apply(&mut self.durable, WriteSurvival::All, self.sector_bytes);
             }
         }
         if self.cached.is_empty() && !self.shows_unstored {
-            // Equal now, and sharing their pages again. (Not equal if writes to one place were in
-            // flight together, or bits turned over below a cached write: then what lasts is seen.)
+            // Makes equal images share their pages again. They may differ after concurrent writes
+            // to one place, or bit rot below a cached write: then the durable contents count.
             self.seen = self.durable.clone();
         }
     }
 
-    /// Turns bits over, in the cache and on the medium.
     pub(super) fn rot(&mut self, offset: u64, mask: u8) {
         self.durable.flip(offset, mask);
         self.seen.flip(offset, mask);
     }
 
-    /// Returns what one power cut leaves.
+    /// Returns contents that a power cut could leave.
     ///
-    /// The seed first picks a manner, because independent coins alone almost never give the images
-    /// that find most: nothing lost but the last, or nothing kept but the last.
+    /// The seed first picks a manner, because independent choices rarely yield the most revealing
+    /// images: only the last write lost, or only the last kept.
     pub(super) fn crash(&self, prng: &mut Prng) -> Image {
         let mut image = self.durable.clone();
         let manner = prng.below(7);
@@ -288,17 +286,19 @@ impl WriteCache {
         for (nth, cached) in (0..).zip(self.cached.values()) {
             let sector_count = cached.write.length_bytes() / self.sector_bytes;
             let keep = match manner {
-                0 => Keep::Nothing,
-                1 => Keep::All,
-                2 if nth < chosen => Keep::All,
-                2 if nth > chosen => Keep::Nothing,
-                3 if nth != chosen => Keep::All,
-                4 if nth == chosen => Keep::All,
-                4 => Keep::Nothing,
-                5 if prng.one_in(2) => Keep::All,
-                5 if prng.one_in(2) => Keep::Nothing,
-                _ if sector_count < 2 => *one_of(prng, &[Keep::All, Keep::Nothing]),
-                _ => Keep::torn(prng, sector_count),
+                0 => WriteSurvival::Nothing,
+                1 => WriteSurvival::All,
+                2 if nth < chosen => WriteSurvival::All,
+                2 if nth > chosen => WriteSurvival::Nothing,
+                3 if nth != chosen => WriteSurvival::All,
+                4 if nth == chosen => WriteSurvival::All,
+                4 => WriteSurvival::Nothing,
+                5 if prng.one_in(2) => WriteSurvival::All,
+                5 if prng.one_in(2) => WriteSurvival::Nothing,
+                _ if sector_count < 2 => {
+                    *one_of(prng, &[WriteSurvival::All, WriteSurvival::Nothing])
+                }
+                _ => WriteSurvival::torn(prng, sector_count),
             };
             cached.write.apply(&mut image, keep, self.sector_bytes);
         }
@@ -314,17 +314,17 @@ fn one_of<'a, T>(prng: &mut Prng, choices: &'a [T]) -> &'a T {
 mod tests {
     use super::*;
 
-    fn survivors(keep: Keep) -> Vec<bool> {
+    fn survivors(keep: WriteSurvival) -> Vec<bool> {
         keep.survivors(4)
     }
 
     #[test]
     fn first_and_last_keep_the_ends_they_name() {
-        assert_eq!(survivors(Keep::First(1)), [true, false, false, false]);
-        assert_eq!(survivors(Keep::Last(1)), [false, false, false, true]);
-        assert_eq!(survivors(Keep::Last(3)), [false, true, true, true]);
-        assert_eq!(survivors(Keep::Nothing), [false; 4]);
-        assert_eq!(survivors(Keep::All), [true; 4]);
-        assert_eq!(survivors(Keep::Scattered(5)), survivors(Keep::Scattered(5)));
+        assert_eq!(survivors(WriteSurvival::First(1)), [true, false, false, false]);
+        assert_eq!(survivors(WriteSurvival::Last(1)), [false, false, false, true]);
+        assert_eq!(survivors(WriteSurvival::Last(3)), [false, true, true, true]);
+        assert_eq!(survivors(WriteSurvival::Nothing), [false; 4]);
+        assert_eq!(survivors(WriteSurvival::All), [true; 4]);
+        assert_eq!(survivors(WriteSurvival::Scattered(5)), survivors(WriteSurvival::Scattered(5)));
     }
 }

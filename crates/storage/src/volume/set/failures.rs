@@ -1,29 +1,27 @@
-//! The members that have failed since the pool was opened, why, and which spares replaced them.
-//! Kept for `status`, because another device may have the slot by then.
+//! Failures of members since the open, for `status`. Kept apart from the slots, which may get other
+//! devices.
 
 use std::collections::VecDeque;
-
-use runtime::planted::{self, Planted};
 
 use super::MemberSet;
 use crate::convert::to_u64;
 use crate::volume::Volume;
 
-/// Most failures that are kept: more than a pool has slots to lose one by one and stay.
+/// Failures kept: more members than a pool can lose one by one.
 const FAILURES_MAX: usize = 32;
 
-/// A member that failed, or whose place a spare took.
+/// A member that failed, or was replaced by a spare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberFailure {
-    /// Counts failures since the pool was opened, from 1.
+    /// Number of the failure since the open, from 1.
     pub number: u64,
-    /// Its slot.
+    /// Slot.
     pub slot: usize,
-    /// What its device is called.
+    /// Device name.
     pub device: String,
-    /// What was said of it.
+    /// Error message.
     pub cause: String,
-    /// The spare that took its place.
+    /// Spare that replaced it.
     pub replaced_by: Option<String>,
 }
 
@@ -55,42 +53,37 @@ impl Failures {
 }
 
 impl MemberSet {
-    /// Returns the members that have failed since the pool was opened, the first first.
+    /// Returns the failures since the open, oldest first.
     #[must_use]
     pub fn failures(&self) -> Vec<MemberFailure> {
         self.roster.failures.lock().kept.iter().cloned().collect()
     }
 
-    /// A spare has taken the place of the member in `slot`, which was `gone` and `state`.
+    /// Records a replacement by a spare. `gone` are name and state of the member.
     pub(in crate::volume) fn note_spare(&self, slot: usize, gone: (String, &str), spare: &str) {
-        if !planted::is(Planted::SpareHidesFailure) {
-            self.roster.failures.lock().note_spare(slot, gone, spare);
-        }
+        self.roster.failures.lock().note_spare(slot, gone, spare);
     }
 
-    /// Forgets devices that failed in `slot` and for which another stands.
     pub(in crate::volume) fn forget_replaced(&self, slot: usize) {
         let stays = |failure: &MemberFailure| failure.slot != slot || failure.replaced_by.is_none();
         self.roster.failures.lock().kept.retain(stays);
     }
 
-    /// Forgets what failed in `slot`: an administrator has put another device there, or the same
-    /// again.
+    /// Drops all failures in `slot`, once an administrator replaced or returned the device.
     pub(in crate::volume) fn forget_failures(&self, slot: usize) {
         self.roster.failures.lock().kept.retain(|failure| failure.slot != slot);
     }
 }
 
 impl Volume {
-    /// Returns the members that have failed since the pool was opened, or that a spare stands for,
-    /// the first first.
+    /// Returns failures and replacements since the open, oldest first.
     #[must_use]
     pub fn failures(&self) -> Vec<MemberFailure> {
         self.members().map_or_else(Vec::new, |members| members.failures())
     }
 
-    /// Counts the errors of the member in `slot` anew, and forgets the devices that failed there
-    /// before; `None`: of all members.
+    /// Resets the error counters of one member, or of all, and drops their failures that a
+    /// replacement has settled.
     pub fn clear_errors(&self, slot: Option<usize>) {
         let Some(members) = self.members() else { return };
         for (at, member) in members.all().iter().enumerate() {
@@ -101,7 +94,6 @@ impl Volume {
         }
     }
 
-    /// Forgets what failed in `slot`.
     pub(in crate::volume) fn forget_failures(&self, slot: usize) {
         if let Some(members) = self.members() {
             members.forget_failures(slot);

@@ -1,29 +1,29 @@
-//! Writing the labels of all members, and what they say of each.
+//! Writing the labels of all members.
 //!
-//! An update goes to all that get writes, in two steps with a flush between them: see
-//! [`crate::pool`]. Called with the lock of the label held.
+//! An update goes to all writable members, in two steps with a flush between: see [`crate::pool`].
+//! LOCK: called under the label's lock.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::members::{MemberState, Membership};
-use format::missed::Parts;
+use format::missed::StaleParts;
 use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
 use super::{MemberSet, is_short, unflushed};
-use crate::device::{DeviceError, Operation, Purpose, RequestKind, SharedDevice, Ticket};
+use crate::device::{DeviceError, DeviceOperation, IoPurpose, RequestKind, SharedDevice, Ticket};
 use crate::pool::{steps_of, submit_superblock_copy};
-use crate::volume::slot::Slot;
+use crate::volume::slot::MemberSlot;
 
-/// Of a label that was begun, what no later one may use for something else.
+/// Values that no later label may reuse.
 #[derive(Debug, Default)]
-pub(super) struct Begun {
+pub(super) struct UsedLabelValues {
     pub(super) sequence: u64,
     pub(super) memberships: Vec<Membership>,
 }
 
-impl Begun {
+impl UsedLabelValues {
     fn note(&mut self, label: &Superblock) {
         if label.sequence > self.sequence {
             self.sequence = label.sequence;
@@ -32,28 +32,23 @@ impl Begun {
     }
 }
 
-/// Makes what `superblock` says of members and disk groups, and of a scrub, what `known` does.
+/// Copies members, disk groups and scrub state from `known` to `superblock`.
 pub(in crate::volume) fn take_table(superblock: &mut Superblock, known: &Superblock) {
     superblock.members.clone_from(&known.members);
-    if !planted::is(Planted::AttachedForgotten) {
-        superblock.layout = known.layout;
-        superblock.slots.clone_from(&known.slots);
-    }
-    if !planted::is(Planted::SparesForgotten) {
-        superblock.spares.clone_from(&known.spares);
-    }
+    superblock.layout = known.layout;
+    superblock.slots.clone_from(&known.slots);
+    superblock.spares.clone_from(&known.spares);
     superblock.memberships.clone_from(&known.memberships);
     superblock.added.clone_from(&known.added);
     superblock.geometry.clone_from(&known.geometry);
     superblock.is_scrubbing = known.is_scrubbing;
 }
 
-/// Writes `superblock` to the labels of all of `slots` that get writes. One that does not do it
-/// fails, and the others are told. That in slot `last` is written when the others are durable.
-/// Nothing is written to a set that is lost, or is found to be (LO1).
+/// Writes `superblock` to the labels of all writable `slots`, to slot `last` after the others.
+/// Marks a member failed after an error, and repeats. Skips lost sets (LO1).
 pub(super) fn write_labels(
     sets: &[Arc<MemberSet>],
-    slots: &mut [Slot],
+    slots: &mut [MemberSlot],
     superblock: &mut Superblock,
     last: Option<usize>,
 ) -> Result<(), DeviceError> {
@@ -65,7 +60,8 @@ pub(super) fn write_labels(
             set.roster.begun.lock().note(superblock);
         }
         let mut failed = Vec::new();
-        // The second step begins when all have the first: see `SuperblockReport::settled`.
+        // The second step begins only when the first is on all members: see
+        // `SuperblockReport::settled`.
         let steps = steps_of(superblock.sequence);
         let lost: Vec<_> = sets.iter().filter(|set| set.is_lost()).collect();
         let is_told = |at: &usize| lost.iter().all(|set| set.own_of(*at).is_none());
@@ -107,36 +103,30 @@ pub(super) fn write_labels(
     }
 }
 
-/// All members that get writes have label number `sequence`.
 fn note_settled(sets: &[Arc<MemberSet>], sequence: u64) {
     if let Some(set) = sets.first() {
         set.roster.settled.fetch_max(sequence, Ordering::SeqCst);
     }
 }
 
-/// Notes in the table what `slots` are now.
 pub(super) fn note_states(
     sets: &[Arc<MemberSet>],
     superblock: &mut Superblock,
-    slots: &mut [Slot],
+    slots: &mut [MemberSlot],
 ) {
     let settled = sets.first().map_or(0, |set| set.roster.settled.load(Ordering::SeqCst));
-    // Maps are of a main disk group with allocation group 0, whose bytes are those of the pool:
-    // members of another get all of it when they come back, and what they have may still be what
-    // the others lack (RN5).
-    let has_maps = superblock.geometry.main_first == 0 || planted::is(Planted::MovedMainKeepsMap);
+    // The parts of a map are of the whole pool, so only members of a main disk group at allocation
+    // group 0 have one. Others get a full rebuild, but may have contents that the rest lacks (RN5).
+    let has_maps = superblock.geometry.main_first == 0 || planted!(MovedMainKeepsMap);
     let of_main = |at: usize| has_maps && superblock.slots.contains(at);
     let added = slots.iter_mut().enumerate().filter(|(at, _)| !of_main(*at));
-    let is_planted = planted::is(Planted::AddedComesBackBlank);
-    added.for_each(|(_, slot)| {
-        slot.missed = slot.missed.filter(|_| !is_planted).map(|_| Parts::ALL);
-    });
+    added.for_each(|(_, slot)| slot.missed = slot.missed.map(|_| StaleParts::ALL));
     for (member, slot) in superblock.members.iter_mut().zip(slots) {
-        // A slot that no set has: the table alone says what is there.
+        // No set has this slot: only the table describes it.
         if slot.state == MemberState::Gone {
             continue;
         }
-        // It is from now on that it gets no labels.
+        // The last label that the member got before it left.
         member.left_at = match (member.is_written(), slot.is_away()) {
             (true, true) => settled,
             (false, true) => member.left_at,
@@ -153,10 +143,10 @@ pub(super) fn note_states(
     }
 }
 
-/// Writes copies of `superblock` to those of `slots` that `which` names and that get writes, and
-/// flushes. `number` says which slot of the pool one of `slots` is. Returns who has not done it.
+/// Writes copies of `superblock` to the writable members among `which` of `slots`, and flushes.
+/// Returns the failures. `number` converts indexes to slots of the pool.
 pub(super) fn write_copies(
-    slots: &[Slot],
+    slots: &[MemberSlot],
     which: &[usize],
     number: impl Fn(usize) -> usize,
     superblock: &Superblock,
@@ -183,7 +173,7 @@ pub(super) fn write_copies(
     };
     wait_for(tickets);
     let flush = |&(at, device): &(usize, &SharedDevice)| {
-        let submit = || device.submit(Purpose::Superblock, Operation::Flush);
+        let submit = || device.submit(IoPurpose::Superblock, DeviceOperation::Flush);
         (at, slots[at].send_one(true, submit))
     };
     wait_for(devices.iter().map(flush).collect());

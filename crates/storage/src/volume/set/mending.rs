@@ -1,25 +1,21 @@
-//! Whether what is found bad on a member is written again (RH4).
+//! Whether damage found on a member is repaired (RH4).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use runtime::planted::{self, Planted};
-
 use super::{MemberSet, Roster};
 
-/// While this exists, repairs are counted and not logged one by one: a walk over the pool logs its
-/// findings together.
+/// Counts repairs instead of logging each, until dropped.
 #[derive(Debug)]
-pub struct MendsCounted(Arc<Roster>);
+pub struct RepairCounting(Arc<Roster>);
 
-impl Drop for MendsCounted {
+impl Drop for RepairCounting {
     fn drop(&mut self) {
         self.0.counted_by.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl MemberSet {
-    /// From now on it is not, in no disk group.
     pub(in crate::volume) fn mend_no_more(&self) {
         self.roster.sets().iter().for_each(|set| set.ranges.hold_no_more());
     }
@@ -28,18 +24,16 @@ impl MemberSet {
         self.ranges.holds_any()
     }
 
-    pub(in crate::volume) fn count_mends(&self) -> MendsCounted {
+    pub(in crate::volume) fn count_mends(&self) -> RepairCounting {
         self.roster.counted_by.fetch_add(1, Ordering::SeqCst);
-        MendsCounted(Arc::clone(&self.roster))
+        RepairCounting(Arc::clone(&self.roster))
     }
 
-    /// Whether each repair is told by itself.
     pub(in crate::volume) fn tells_mends(&self) -> bool {
-        self.roster.counted_by.load(Ordering::SeqCst) == 0 || planted::is(Planted::EachMendTold)
+        self.roster.counted_by.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether what is bad at `offset` of the member in `slot` is to be told: once, if it is not
-    /// mended.
+    /// Whether to report damage at `offset` of the member in `slot`: unrepaired damage only once.
     pub(in crate::volume) fn is_news(&self, slot: usize, offset: u64) -> bool {
         self.ranges.is_news(slot, offset)
     }

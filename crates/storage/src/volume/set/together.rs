@@ -1,94 +1,100 @@
-//! Requests to several members, which are answered as one; whoever has not done what it was asked
-//! fails before that.
+//! Requests to several members with one answer.
 //!
-//! A write ends when all members have answered, what has failed is settled and the missed marks are
-//! durable. The first thread that waits for it does that: its caller, or a job that wants the range
+//! A write completes when all members have answered, failed ones are marked, and stale parts are
+//! durable. Whichever thread waits first does this: the caller, or a job that needs the range
 //! ([`MemberSet::try_hold`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use format::members::MemberState;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
-use super::{MemberSet, Standing, View};
-use crate::device::{Completion, DeviceError, Operation, PendingRequest, Purpose, Ticket};
-use crate::volume::ranges::InFlight;
+use super::{MemberSet, MemberSetState, MemberView};
+use crate::device::{
+    DeviceCompletion, DeviceError, DeviceOperation, IoPurpose, PendingRequest, Ticket,
+};
+use crate::volume::ranges::InFlightWrite;
 use crate::volume::shared_ticket::SharedTicket;
 
-/// Requests to several members.
-struct Together {
+struct MultiMemberRequest {
     set: Arc<MemberSet>,
-    view: View,
+    view: MemberView,
     tickets: Vec<(usize, Ticket)>,
-    /// Ends when the last has been answered, and whoever failed was told of.
-    in_flight: Option<InFlight>,
-    /// Its number, if it is a flush.
+    /// Dropped only when all answers are settled.
+    in_flight: Option<InFlightWrite>,
     flush: Option<u64>,
 }
 
-impl PendingRequest for Together {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let Together { set, view, tickets, in_flight, flush } = *self;
+impl PendingRequest for MultiMemberRequest {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
+        let MultiMemberRequest { set, view, tickets, in_flight, flush } = *self;
         let mut failed = Vec::new();
-        let mut is_first = true;
-        for (at, ticket) in tickets {
-            if planted::is(Planted::OneCopyAcknowledged) && !is_first {
-                break;
-            }
-            is_first = false;
+        let awaited = if planted!(OneCopyAcknowledged) { 1 } else { tickets.len() };
+        for (at, ticket) in tickets.into_iter().take(awaited) {
             let answer =
                 ticket.wait().and_then(|_| flush.map_or(Ok(()), |it| view[at].note_flushed(it)));
             failed.extend(answer.err().map(|error| (at, error)));
         }
         let mut settled = set.settle(&view, failed);
         if let (Ok(()), Some(in_flight)) = (&settled, &in_flight) {
-            // CRASH: durable before the write is answered (MS5).
+            // CRASH: stale parts are durable before the write completes (MS5).
             settled = set.note_missed(&in_flight.parts());
         }
         drop(in_flight);
-        settled.map(|()| Completion::default())
+        settled.map(|()| DeviceCompletion::default())
     }
 }
 
 impl MemberSet {
-    /// Returns one ticket for requests to several members, each with its slot in `view`: it is
-    /// answered when all are. A member that did not do what it was asked fails before that (MS1).
+    /// Combines requests to members, by own slot, into one ticket. A member that fails its request
+    /// is marked failed before the ticket completes (MS1).
     #[must_use]
     pub fn together(
         self: &Arc<MemberSet>,
-        view: &View,
+        view: &MemberView,
         tickets: Vec<(usize, Ticket)>,
-        in_flight: Option<InFlight>,
+        in_flight: Option<InFlightWrite>,
     ) -> Ticket {
         let (set, view) = (Arc::clone(self), Arc::clone(view));
         let Some(in_flight) = in_flight else {
-            return Ticket::new(Box::new(Together { set, view, tickets, in_flight, flush: None }));
+            return Ticket::new(Box::new(MultiMemberRequest {
+                set,
+                view,
+                tickets,
+                in_flight,
+                flush: None,
+            }));
         };
         let shared = SharedTicket::of(|own| {
             in_flight.ends_with(own);
             let in_flight = Some(in_flight);
-            Ticket::new(Box::new(Together { set, view, tickets, in_flight, flush: None }))
+            Ticket::new(Box::new(MultiMemberRequest { set, view, tickets, in_flight, flush: None }))
         });
         shared.ticket()
     }
 
-    /// Makes every write answered so far durable, on every member.
-    pub fn submit_flush(self: &Arc<MemberSet>, purpose: Purpose) -> Ticket {
+    /// Starts to make every completed write durable, on every member.
+    pub fn submit_flush(self: &Arc<MemberSet>, purpose: IoPurpose) -> Ticket {
         let flush = Some(self.ranges.begin_flush());
         let view = self.view();
         let tickets = (0..).zip(view.iter()).filter(|(_, slot)| slot.writable().is_some());
-        let tickets = tickets.map(|(at, slot)| (at, self.submit(slot, purpose, Operation::Flush)));
+        let tickets =
+            tickets.map(|(at, slot)| (at, self.submit(slot, purpose, DeviceOperation::Flush)));
         let tickets: Vec<_> = tickets.collect();
         let set = Arc::clone(self);
-        Ticket::new(Box::new(Together { set, view, tickets, in_flight: None, flush }))
+        Ticket::new(Box::new(MultiMemberRequest { set, view, tickets, in_flight: None, flush }))
     }
 
-    /// Fails the members that `failed` names. Where too few would remain none of them fails: the
-    /// pool stops as a whole, and none is worse than the others.
-    fn settle(&self, view: &View, failed: Vec<(usize, DeviceError)>) -> Result<(), DeviceError> {
+    /// Fails the members in `failed`. If too few would remain, fails none: the pool then stops, and
+    /// all its members have the same labels.
+    fn settle(
+        &self,
+        view: &MemberView,
+        failed: Vec<(usize, DeviceError)>,
+    ) -> Result<(), DeviceError> {
         let Some((_, first)) = failed.first() else { return Ok(()) };
-        if *self.standing.read() == Standing::Gone {
+        if *self.standing.read() == MemberSetState::Gone {
             return Ok(());
         }
         let now = self.view();
@@ -97,7 +103,7 @@ impl MemberSet {
                 slot.stay() == seen.stay() && slot.state == MemberState::Online
             })
         };
-        // One that was asked for several things is one.
+        // A member may have failed several requests.
         let lost: BTreeSet<usize> = failed.iter().map(|(at, _)| *at).filter(is_same).collect();
         if !lost.is_empty() && self.online_but(&now, &lost) < self.needed() {
             self.loses(first);

@@ -1,53 +1,53 @@
-//! Looking for bytes that verify, where those that were read do not, and writing again what is bad.
+//! Repair: finds bytes that verify, and rewrites bad units or copies.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use format::members::MemberState;
 use format::stripes::Stripes;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
-use super::read::{Shares, Source, bytes_of};
-use super::{Part, Striped, parts_of};
+use super::read::{StripeReadContext, StripeShares, bytes_of};
+use super::{Striped, UnitPart, parts_of};
 use crate::convert::{to_u64, to_usize};
-use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
-use crate::volume::composite::{Healed, Verify};
+use crate::device::{AlignedBuffer, DeviceError, DeviceOperation, IoPurpose, SharedBytes};
+use crate::volume::composite::{RepairOutcome, Verify};
 use crate::volume::parity_reads::ParityReader;
-use crate::volume::ranges::Hold;
-use crate::volume::set::View;
-use crate::volume::slot::Slot;
+use crate::volume::ranges::RangeHold;
+use crate::volume::set::MemberView;
+use crate::volume::slot::MemberSlot;
 
 /// A range that verifies.
-struct Together {
+struct VerifiedRange {
     whole: AlignedBuffer,
-    /// What members that may be read have not given, or not as it should be.
-    rebuilt: Vec<Part>,
+    /// Reconstructed parts, which readable members returned wrong or not at all.
+    rebuilt: Vec<UnitPart>,
 }
 
-impl Source {
-    /// Puts parts together of what their members have and of the rest of their rows, until they
-    /// verify; `None`: they do in no way.
+impl StripeReadContext {
+    /// Combines shares and reconstructed parts until they verify.
     ///
     /// # Errors
     ///
-    /// Why a member could not be read without which they do not.
+    /// The error of a member without which the range does not verify.
     fn put_together(
         &self,
-        parts: &[Part],
+        parts: &[UnitPart],
         length_bytes: usize,
         verify: Verify<'_>,
-    ) -> Result<Option<Together>, DeviceError> {
+    ) -> Result<Option<VerifiedRange>, DeviceError> {
         let shares = self.read_shares(ParityReader::Repair, self.range_of(parts));
         let together = self.put_shares_together(&shares, parts, length_bytes, verify);
-        let is_failed = |slot: &Slot, member| slot.readable().is_some() && shares.failed(member);
+        let is_failed =
+            |slot: &MemberSlot, member| slot.readable().is_some() && shares.failed(member);
         if !self.view.iter().zip(0..).any(|(slot, member)| is_failed(slot, member)) {
             return together;
         }
         let Ok(Some(mut together)) = together else {
-            // Each page is a request that is waited for, of a device that may be dying.
+            // Each page is a serial request to a device that may be dying.
             let shares = self.by_pages(shares);
             let together = self.put_shares_together(&shares, parts, length_bytes, verify)?;
-            // Not of a member that no part needs.
+            // An error counts only if some part needs the member that failed.
             let lacks = self.lacks_for(&shares, parts);
             return match (together, shares.said) {
                 (None, Some(error)) if lacks => Err(error),
@@ -55,8 +55,8 @@ impl Source {
             };
         };
         if parts.len() > 1 {
-            // What cannot be read may lie beside.
-            let Together { whole, rebuilt } = &mut together;
+            // Each part is read alone. A part that reads well needs no repair.
+            let VerifiedRange { whole, rebuilt } = &mut together;
             rebuilt.retain(|part| {
                 let own = part.place.member_offset..part.member_end();
                 let own = bytes_of(self.submit(part.place.member, &own));
@@ -66,22 +66,22 @@ impl Source {
         Ok(Some(together))
     }
 
-    /// Whether a member that may be read has not given a unit that is in one row with a part: the
-    /// part may be whole with it. Without parity a part has its own alone, and that was given.
-    fn lacks_for(&self, shares: &Shares, parts: &[Part]) -> bool {
+    /// Whether an unreadable unit keeps some part from being reconstructed by parity.
+    fn lacks_for(&self, shares: &StripeShares, parts: &[UnitPart]) -> bool {
         let readable = self.view.iter().zip(0..).filter(|(slot, _)| slot.readable().is_some());
         let members: Vec<usize> = readable.map(|(_, member)| member).collect();
-        let is_lacking = |part: &Part| members.iter().any(|member| !shares.gives(*member, part));
+        let is_lacking =
+            |part: &UnitPart| members.iter().any(|member| !shares.gives(*member, part));
         self.stripes.shape.has_parity && parts.iter().any(is_lacking)
     }
 
     fn put_shares_together(
         &self,
-        shares: &Shares,
-        parts: &[Part],
+        shares: &StripeShares,
+        parts: &[UnitPart],
         length_bytes: usize,
         verify: Verify<'_>,
-    ) -> Result<Option<Together>, DeviceError> {
+    ) -> Result<Option<VerifiedRange>, DeviceError> {
         let mut whole = AlignedBuffer::zeroed(length_bytes);
         let mut rebuilt = Vec::new();
         for part in parts {
@@ -94,20 +94,20 @@ impl Source {
             let Some(helped) = those_that_help(shares, parts, &mut whole, verify) else {
                 return Ok(None);
             };
-            // A part with a bad sector may have rotted besides.
+            // These parts were damaged besides any bad sector.
             rebuilt.retain(|part| helped.iter().all(|other| other.at != part.at));
             rebuilt.extend(helped);
         }
-        Ok(Some(Together { whole, rebuilt }))
+        Ok(Some(VerifiedRange { whole, rebuilt }))
     }
 }
 
 impl Striped {
-    /// Returns where copy `copy` of parts is, which lie as `stripes` say: member and byte of each;
-    /// `None`: no page can be there.
-    fn copy_of(stripes: &Stripes, copy: usize, parts: &[Part]) -> Option<Vec<(usize, u64)>> {
-        let first = |part: &Part| Some((part.place.member, part.place.member_offset));
-        let second = |part: &Part| stripes.second_copy(&part.place);
+    /// Returns the member and offset of copy `copy` of each part. `None` outside the pages of a
+    /// segment.
+    fn copy_of(stripes: &Stripes, copy: usize, parts: &[UnitPart]) -> Option<Vec<(usize, u64)>> {
+        let first = |part: &UnitPart| Some((part.place.member, part.place.member_offset));
+        let second = |part: &UnitPart| stripes.second_copy(&part.place);
         match copy {
             0 => parts.iter().map(first).collect(),
             1 => parts.iter().map(second).collect(),
@@ -115,12 +115,11 @@ impl Striped {
         }
     }
 
-    /// Reads one copy of pages; `None`: one of its members may not be read.
     fn read_pages_at(
         &self,
-        purpose: Purpose,
-        view: &View,
-        parts: &[Part],
+        purpose: IoPurpose,
+        view: &MemberView,
+        parts: &[UnitPart],
         at: &[(usize, u64)],
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
         if at.iter().any(|(member, _)| view[*member].readable().is_none()) {
@@ -130,7 +129,7 @@ impl Striped {
         let mut whole = AlignedBuffer::zeroed(length_bytes);
         for (part, &(member, offset)) in parts.iter().zip(at) {
             let buffer = AlignedBuffer::for_reading(part.length_bytes);
-            let read = Operation::Read { offset, buffer };
+            let read = DeviceOperation::Read { offset, buffer };
             match self.set.submit(&view[member], purpose, read).wait() {
                 Ok(done) => {
                     let bytes = done.buffer.expect("a read returns its buffer");
@@ -142,11 +141,11 @@ impl Striped {
         Some(Ok(whole))
     }
 
-    /// Reads copy number `copy` of pages, of those that may be read.
+    /// Reads pages from the `copy`-th (from 0) of their readable copies.
     pub(super) fn read_copy_of_pages(
         &self,
         copy: usize,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
@@ -157,12 +156,13 @@ impl Striped {
         copies.filter_map(|at| self.read_pages_at(purpose, &view, &parts, &at)).nth(copy)
     }
 
-    /// Reads blocks in the way numbered `version`: as their members have them, then with each unit
-    /// in turn as the rest of its row says.
+    /// Reads a range. Version 0 takes every part from its own member, version n (from 1)
+    /// reconstructs the n-th part from parity. `None` past the last version: without parity that is
+    /// 0.
     pub(super) fn read_version(
         &self,
         version: usize,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
@@ -185,20 +185,18 @@ impl Striped {
         Some(Ok(whole))
     }
 
-    /// Whether the rows of a range are the sums that they should be. A member that fails to be read
-    /// tells that something is wrong, and so does one that is joining or away: it may have been
-    /// written to, and nobody may look. One that is away gets the row when it comes back, for it is
-    /// written now.
-    pub(super) fn rows_agree(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
+    /// Whether the rows of a range agree with their parity. False if any member is unreadable,
+    /// joining or absent, because it may have part of an interrupted write. Recovery then rewrites
+    /// the row.
+    pub(super) fn rows_agree(&self, purpose: IoPurpose, offset: u64, length_bytes: usize) -> bool {
         let parts = self.parts(offset, length_bytes);
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return true };
         let source = self.source(purpose, offset);
         let view = Striped::sharing(&source.view, &source.stripes);
-        let unknown = |slot: &&Slot| slot.readable().is_none() && slot.state != MemberState::Gone;
+        let unknown =
+            |slot: &&MemberSlot| slot.readable().is_none() && slot.state != MemberState::Gone;
         if let Some(unknown) = view.iter().find(unknown) {
-            let is_away = unknown.is_away();
-            return planted::is(Planted::RecoveryTrustsJoining) && !is_away
-                || planted::is(Planted::RecoveryTrustsAbsent) && is_away;
+            return planted!(RecoveryTrustsAbsent) && unknown.is_away();
         }
         let rows = first.place.row..last.place.row + 1;
         let stripes = &source.stripes;
@@ -208,16 +206,17 @@ impl Striped {
 
     pub(super) fn heal_pages(
         &self,
-        purpose: Purpose,
-        view: &View,
+        purpose: IoPurpose,
+        view: &MemberView,
         range: Range<u64>,
         verify: Verify<'_>,
-    ) -> Result<Healed, DeviceError> {
-        // Behind the hold: who moves a segment has one. Where somebody is at it nothing is written.
+    ) -> Result<RepairOutcome, DeviceError> {
+        // Read under the hold, because a move changes the layout under a hold. Without one nothing
+        // is rewritten.
         let hold = self.set.try_hold(range.clone());
         let stripes = self.at(range.start);
         let parts = parts_of(&stripes, range.start, to_usize(range.end - range.start));
-        let (mut healed, mut bad, mut unread) = (Healed::default(), Vec::new(), None);
+        let (mut healed, mut bad, mut unread) = (RepairOutcome::default(), Vec::new(), None);
         for at in (0..2).filter_map(|copy| Striped::copy_of(&stripes, copy, &parts)) {
             match self.read_pages_at(purpose, view, &parts, &at) {
                 Some(Ok(bytes)) if verify(&bytes) => {
@@ -237,7 +236,7 @@ impl Striped {
             let was_read = bad.iter().filter(|(_, was_read)| *was_read);
             let members = was_read.flat_map(|(at, _)| at);
             members.for_each(|(member, _)| view[*member].count_damage(false));
-            return Ok(Healed { unread, ..healed });
+            return Ok(RepairOutcome { unread, ..healed });
         };
         let mut repaired = 0;
         for (at, _) in bad {
@@ -252,33 +251,33 @@ impl Striped {
         Ok(healed)
     }
 
-    /// As [`Striped::heal_blocks`], but that nothing is written again.
+    /// Does as [`Striped::heal_blocks`], but rewrites nothing.
     pub(super) fn look_at_blocks(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
-    ) -> Healed {
+    ) -> RepairOutcome {
         let source = self.source(purpose, offset);
         let parts = parts_of(&source.stripes, offset, length_bytes);
         match source.put_together(&parts, length_bytes, verify) {
-            Ok(Some(Together { whole, rebuilt })) => {
+            Ok(Some(VerifiedRange { whole, rebuilt })) => {
                 let bad = to_u64(rebuilt.len());
-                Healed { bytes: Some(whole), good: 1, bad, ..Healed::default() }
+                RepairOutcome { bytes: Some(whole), good: 1, bad, ..RepairOutcome::default() }
             }
-            Ok(None) => Healed { bad: 1, ..Healed::default() },
-            Err(error) => Healed { bad: 1, unread: Some(error), ..Healed::default() },
+            Ok(None) => RepairOutcome { bad: 1, ..RepairOutcome::default() },
+            Err(error) => RepairOutcome { bad: 1, unread: Some(error), ..RepairOutcome::default() },
         }
     }
 
     pub(super) fn heal_blocks(
         &self,
-        purpose: Purpose,
-        view: View,
+        purpose: IoPurpose,
+        view: MemberView,
         range: Range<u64>,
         verify: Verify<'_>,
-    ) -> Result<Healed, DeviceError> {
+    ) -> Result<RepairOutcome, DeviceError> {
         let length_bytes = to_usize(range.end - range.start);
         let rows_in = |stripes: &Stripes| {
             let parts = parts_of(stripes, range.start, length_bytes);
@@ -286,25 +285,33 @@ impl Striped {
             Some((stripes.row_start(first)..stripes.row_start(last + 1), parts))
         };
         let before = self.at(range.start);
-        let Some((rows, _)) = rows_in(&before) else { return Ok(Healed::default()) };
-        // Whoever writes one of the units writes the whole row.
+        let Some((rows, _)) = rows_in(&before) else { return Ok(RepairOutcome::default()) };
+        // A write of one unit writes the whole row.
         let hold = self.set.try_hold(rows);
         let source = self.source_of(purpose, view, range.start);
-        // Moved just now: where it is nobody holds it.
+        // If the segment has moved since, the hold covers other rows.
         let hold = hold.filter(|_| source.stripes == before);
-        let Some((_, parts)) = rows_in(&source.stripes) else { return Ok(Healed::default()) };
+        let Some((_, parts)) = rows_in(&source.stripes) else {
+            return Ok(RepairOutcome::default());
+        };
         let together = match source.put_together(&parts, length_bytes, verify) {
             Ok(Some(together)) => together,
             Ok(None) => {
                 let view = &source.view;
                 parts.iter().for_each(|part| view[part.place.member].count_damage(false));
-                return Ok(Healed { bad: 1, ..Healed::default() });
+                return Ok(RepairOutcome { bad: 1, ..RepairOutcome::default() });
             }
-            Err(error) => return Ok(Healed { bad: 1, unread: Some(error), ..Healed::default() }),
+            Err(error) => {
+                return Ok(RepairOutcome {
+                    bad: 1,
+                    unread: Some(error),
+                    ..RepairOutcome::default()
+                });
+            }
         };
-        let Together { whole, rebuilt } = together;
+        let VerifiedRange { whole, rebuilt } = together;
         let bad = to_u64(rebuilt.len());
-        let mut healed = Healed { good: 1, bad, ..Healed::default() };
+        let mut healed = RepairOutcome { good: 1, bad, ..RepairOutcome::default() };
         for part in rebuilt {
             let place = part.place;
             let good = &whole[part.range()];
@@ -316,20 +323,20 @@ impl Striped {
         Ok(healed)
     }
 
-    /// Writes bytes again to the member in slot `member`, which fails if it cannot, unless somebody
-    /// may be writing there.
+    /// Rewrites part of `member`, or fails the member. Without a hold rewrites nothing, because a
+    /// write may be in flight.
     pub(super) fn repair(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         member: usize,
         offset: u64,
         bytes: &[u8],
-        hold: Option<&Hold>,
+        hold: Option<&RangeHold>,
     ) -> Result<bool, DeviceError> {
         let view = self.set.view();
         let slot = &view[member];
         if slot.readable().is_none() {
-            // It has come back, and gets it when its piece is made anew.
+            // The rebuild will rewrite it on a returning member.
             return Ok(false);
         }
         if !self.set.is_news(member, offset) {
@@ -338,7 +345,7 @@ impl Striped {
         let mut is_repaired = hold.is_some() && !self.info.is_read_only;
         if is_repaired {
             let data = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];
-            let write = self.set.submit(slot, purpose, Operation::Write { offset, data });
+            let write = self.set.submit(slot, purpose, DeviceOperation::Write { offset, data });
             if let Err(error) = write.wait() {
                 is_repaired = false;
                 self.set.fail(member, slot, error)?;
@@ -362,25 +369,23 @@ impl Striped {
     }
 }
 
-/// Looks for the part without whose own bytes the whole verifies, or for the member without all of
-/// whose parts it does. Then it does. A part of which only some pages were given is no better than
-/// another: these may have rotted.
+/// Reconstructs each part in turn, and then all parts of each member, until the whole range
+/// verifies. Returns the reconstructed parts. Parts with some unreadable pages are tried too,
+/// because their other pages may be damaged.
 fn those_that_help(
-    shares: &Shares,
-    parts: &[Part],
+    shares: &StripeShares,
+    parts: &[UnitPart],
     whole: &mut AlignedBuffer,
     verify: Verify<'_>,
-) -> Option<Vec<Part>> {
-    let is_suspect = |part: &&Part| match planted::is(Planted::SalvagedNotSuspected) {
-        true => shares.has(part),
-        false => shares.has_some(part),
-    };
-    let with: Vec<Part> = parts.iter().filter(is_suspect).copied().collect();
+) -> Option<Vec<UnitPart>> {
+    let is_suspect = |part: &&UnitPart| shares.has_some(part);
+    let with: Vec<UnitPart> = parts.iter().filter(is_suspect).copied().collect();
     let of_member =
         |member: usize| with.iter().filter(|part| part.place.member == member).copied().collect();
-    let mut suspects: Vec<Vec<Part>> = with.iter().map(|part| vec![*part]).collect();
+    let mut suspects: Vec<Vec<UnitPart>> = with.iter().map(|part| vec![*part]).collect();
     let members = with.iter().map(|part| part.place.member).collect::<BTreeSet<usize>>();
-    suspects.extend(members.into_iter().map(of_member).filter(|parts: &Vec<Part>| parts.len() > 1));
+    suspects
+        .extend(members.into_iter().map(of_member).filter(|parts: &Vec<UnitPart>| parts.len() > 1));
     for suspects in suspects {
         let own = AlignedBuffer::clone(whole);
         let mut is_other = false;

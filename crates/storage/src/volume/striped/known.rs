@@ -1,96 +1,94 @@
-//! Rows of which somebody knows pages better than the members: recovery, which has the log.
+//! Rows of which recovery knows some pages from the log. The members may lack them.
 //!
 //! # Invariants
 //!
-//! - RK1: What is known is laid over first. A page that its member does not give is then the rest
-//!   of its *column*, the pages at one byte of all members, if it is the only one that is unknown
-//!   there: a known page counts for the rest, whatever its member gives.
-//! - RK2: Of a column with several unknown pages none is made up, but for one that keeps the parity
-//!   as it is: a page of a member that is away, for nothing is written there. So the column is the
-//!   sum of what that member has and of what the others lack, and gives that back when the member
-//!   does.
-//! - RK3: Of a column with several unknown pages, one of them of a member that joins, that one has
-//!   what its member holds, for that is written there again; one other is the rest then. Whether it
-//!   has been made right so far only what lies there can tell: such pages are *uncertain*.
+//! - RK1: Known pages first replace those of the members. Then an unreadable page is reconstructed
+//!   from its *column*, the pages at one offset of all members, if it is the only unknown page
+//!   there. A known page counts in the sum, whatever its member returned.
+//! - RK2: In a column with several unknown pages none is reconstructed. An exception is the page of
+//!   an absent member, to which nothing is written: it is set to the sum of the others, which
+//!   leaves the parity as it is. So once that member returns, an unreadable page can be
+//!   reconstructed.
+//! - RK3: In a column with two unknown pages, one of them of a joining member, that page is left as
+//!   it is, and the other is reconstructed. Whether the rebuild has reached that column shows only
+//!   in the contents: both pages are *uncertain*.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use format::page::PAGE_BYTES;
 use format::stripes::{MemberByte, Stripes};
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
 use super::{Striped, count_parity};
 use crate::convert::{to_u64, to_usize};
-use crate::device::{AlignedBuffer, Operation, Purpose};
+use crate::device::{AlignedBuffer, DeviceOperation, IoPurpose};
 use crate::parity::xor_into;
 use crate::volume::parity_reads::ParityReader;
-use crate::volume::slot::Slot;
+use crate::volume::slot::MemberSlot;
 
-/// Bytes of a range of whole rows, with what somebody knows of them laid over what members give.
+/// A range of whole rows, in which known pages replace those of the members.
 #[derive(Debug)]
-pub struct RowsKnown {
-    /// As the members alone give them; zeros where they do not.
+pub struct KnownRows {
+    /// Contents from the members alone. Zeros where unreadable.
     pub found: AlignedBuffer,
-    /// Where pages begin that they do not give.
+    /// Offsets of pages that the members cannot provide.
     pub unread: BTreeSet<usize>,
-    /// With what is known.
+    /// Contents with the known pages.
     pub bytes: AlignedBuffer,
-    /// Where pages begin that do not come of that either.
+    /// Offsets of pages that stay unknown.
     pub lost: BTreeSet<usize>,
-    /// Where pages begin that may be right (RK3).
+    /// Offsets of pages that may be right (RK3).
     pub uncertain: BTreeSet<usize>,
     range: Range<u64>,
-    columns: Columns,
+    columns: MemberColumns,
 }
 
-/// The shares of all members, and which pages of them are known.
+/// The shares of all members, with marks of known pages.
 #[derive(Clone, Debug)]
-struct Columns {
+struct MemberColumns {
     stripes: Stripes,
-    /// Byte of each member at which its share begins.
     offset: u64,
-    /// Of each member that has a share, with its number.
-    shares: Vec<(usize, Share)>,
+    /// Each member with its share of the rows.
+    shares: Vec<(usize, MemberShare)>,
 }
 
 #[derive(Clone, Debug)]
-struct Share {
+struct MemberShare {
     bytes: AlignedBuffer,
     has: Vec<bool>,
     is_uncertain: Vec<bool>,
-    stands: Stands,
+    stands: MemberRowState,
 }
 
-/// What becomes of the page of a member that is written.
+/// The state of a member for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
-    /// It is written, and read.
+enum MemberRowState {
+    /// Read and written.
     There,
-    /// It is written: the bytes of its share are not believed.
+    /// Written. Its contents are not trusted.
     Joins,
-    /// It is not written.
+    /// Not written.
     Away,
 }
 
-impl Stands {
-    fn of(slot: &Slot) -> Stands {
+impl MemberRowState {
+    fn of(slot: &MemberSlot) -> MemberRowState {
         match (slot.readable(), slot.writable()) {
-            (Some(_), _) => Stands::There,
-            (None, Some(_)) if !planted::is(Planted::JoiningTakenForAway) => Stands::Joins,
-            (None, _) => Stands::Away,
+            (Some(_), _) => MemberRowState::There,
+            (None, Some(_)) if !planted!(JoiningTakenForAway) => MemberRowState::Joins,
+            (None, _) => MemberRowState::Away,
         }
     }
 }
 
-impl Share {
+impl MemberShare {
     fn page(&self, column: usize) -> &[u8] {
         &self.bytes[column * PAGE_BYTES..(column + 1) * PAGE_BYTES]
     }
 }
 
-impl Columns {
-    /// Returns the share and the column that the page at byte `offset` of the pool is in.
+impl MemberColumns {
     fn locate(&self, offset: u64) -> Option<(usize, usize)> {
         let place = self.stripes.locate(offset)?;
         let share = self.shares.iter().position(|(member, _)| *member == place.member)?;
@@ -98,14 +96,12 @@ impl Columns {
         Some((share, column))
     }
 
-    /// Whether the page of a share in `column` is parity.
     fn is_parity(&self, share: usize, column: usize) -> bool {
         let at = self.offset + to_u64(column * PAGE_BYTES);
         let byte = self.stripes.at_member(self.shares[share].0, at);
         matches!(byte, Some(MemberByte::Parity(_)))
     }
 
-    /// Returns the sum of a column without one share.
     fn rest(&self, share: usize, column: usize) -> AlignedBuffer {
         let others = self.shares.iter().enumerate().filter(|(at, _)| *at != share);
         let others: Vec<&[u8]> = others.map(|(_, (_, share))| share.page(column)).collect();
@@ -129,7 +125,7 @@ impl Columns {
         self.put((share, column), &page);
     }
 
-    /// Rebuilds what can be (RK1, RK3), and nothing else but what keeps parity as it is (RK2).
+    /// Reconstructs pages (RK1, RK3), or leaves the parity as it is (RK2).
     fn complete(&mut self) {
         if !self.stripes.shape.has_parity {
             return;
@@ -142,25 +138,24 @@ impl Columns {
                 self.shares[share].1.has[column] = true;
                 continue;
             }
-            let one_that = |stands: Stands| {
+            let one_that = |stands: MemberRowState| {
                 unknown.iter().copied().find(|share| self.shares[*share].1.stands == stands)
             };
             let has_parity = !unknown.iter().any(|share| self.is_parity(*share, column));
-            if let Some(joins) = one_that(Stands::Joins) {
+            if let Some(joins) = one_that(MemberRowState::Joins) {
                 if let [one, other] = unknown[..] {
                     self.put_rest(if one == joins { other } else { one }, column);
                     for share in [one, other] {
                         self.shares[share].1.is_uncertain[column] = true;
                     }
                 }
-            } else if let Some(share) = one_that(Stands::Away).filter(|_| has_parity) {
+            } else if let Some(share) = one_that(MemberRowState::Away).filter(|_| has_parity) {
                 self.put_rest(share, column);
             }
         }
     }
 
-    /// Returns the bytes of a range, and where pages begin that are not known, and those of these
-    /// that are uncertain.
+    /// Returns the contents of a range, with offsets of unknown and of uncertain pages.
     fn gather(&self, range: &Range<u64>) -> (AlignedBuffer, BTreeSet<usize>, BTreeSet<usize>) {
         let mut bytes = AlignedBuffer::zeroed(to_usize(range.end - range.start));
         let (mut unknown, mut uncertain) = (BTreeSet::new(), BTreeSet::new());
@@ -179,9 +174,9 @@ impl Columns {
     }
 }
 
-impl RowsKnown {
-    /// Returns a block, `within` the bytes, as `verify` says that it is: with one unit of it as the
-    /// rest of its row says, what is known counting for that. `None`: in none of these ways.
+impl KnownRows {
+    /// Returns the block at `within` of the bytes if it passes `verify` once one of its units,
+    /// which may include known pages, is reconstructed.
     #[must_use]
     pub fn healed(
         &self,
@@ -195,8 +190,7 @@ impl RowsKnown {
         };
         let pages: Vec<usize> = within.clone().step_by(PAGE_BYTES).collect();
         let units: BTreeSet<(u64, u64)> = pages.iter().filter_map(unit_of).collect();
-        let may_be = columns.stripes.shape.has_parity && !planted::is(Planted::LogDataNotFirst);
-        let units = units.into_iter().filter(|_| may_be);
+        let units = units.into_iter().filter(|_| columns.stripes.shape.has_parity);
         units.into_iter().find_map(|unit| {
             let mut block = AlignedBuffer::copy_of(&self.bytes[within.clone()]);
             for at in pages.iter().filter(|at| unit_of(at) == Some(unit)) {
@@ -218,18 +212,18 @@ impl Striped {
         offset: u64,
         length_bytes: usize,
         known: &BTreeMap<usize, &[u8]>,
-    ) -> RowsKnown {
-        let (_, start) = self.seen_at(Purpose::Cleaner, offset);
+    ) -> KnownRows {
+        let (_, start) = self.seen_at(IoPurpose::Cleaner, offset);
         let range = start..start + to_u64(length_bytes);
         let stripes = self.at(start);
         let rows = stripes.rows_of(&range);
         let of_member = stripes.row_offset(rows.start)..stripes.row_offset(rows.end);
         let view = self.set.view();
         let with_share = view.iter().enumerate().filter(|(at, _)| stripes.has_member(*at));
-        let read = |(at, slot): (usize, &Slot)| {
+        let read = |(at, slot): (usize, &MemberSlot)| {
             let mut share = self.given_by(slot, &of_member);
             for (column, has) in share.has.iter_mut().enumerate() {
-                // The end of a row that is not full: zeros, and nobody's.
+                // The unused end of a partial row counts as zeros.
                 let byte = of_member.start + to_u64(column * PAGE_BYTES);
                 if stripes.at_member(at, byte).is_none() {
                     share.bytes[column * PAGE_BYTES..(column + 1) * PAGE_BYTES].fill(0);
@@ -240,15 +234,11 @@ impl Striped {
         };
         let shares = with_share.map(read).collect();
         count_parity(ParityReader::Recovery, (&stripes, &view), 0..view.len(), &of_member);
-        let mut columns = Columns { stripes, offset: of_member.start, shares };
+        let mut columns = MemberColumns { stripes, offset: of_member.start, shares };
         let mut alone = columns.clone();
         alone.complete();
         let (mut found, unread, _) = alone.gather(&range);
         unread.iter().for_each(|at| found[*at..*at + PAGE_BYTES].fill(0));
-        let is_planted = planted::is(Planted::LogDataNotFirst);
-        if is_planted {
-            columns = alone;
-        }
         for (at, bytes) in known {
             for (page, own) in bytes.chunks(PAGE_BYTES).enumerate() {
                 let byte = range.start + to_u64(at + page * PAGE_BYTES);
@@ -260,40 +250,38 @@ impl Striped {
                 }
             }
         }
-        if !is_planted {
-            columns.complete();
-        }
+        columns.complete();
         let (bytes, mut lost, uncertain) = columns.gather(&range);
         lost.retain(|page| !uncertain.contains(page));
-        RowsKnown { found, unread, bytes, lost, uncertain, range, columns }
+        KnownRows { found, unread, bytes, lost, uncertain, range, columns }
     }
 
-    /// Reads what a member gives of its bytes; page by page where the read of all fails.
-    fn given_by(&self, slot: &Slot, range: &Range<u64>) -> Share {
+    /// Reads the share of a member, page by page after an error.
+    fn given_by(&self, slot: &MemberSlot, range: &Range<u64>) -> MemberShare {
         let length = to_usize(range.end - range.start);
         let is_uncertain = vec![false; length / PAGE_BYTES];
         let (mut has, mut bytes) = (is_uncertain.clone(), AlignedBuffer::zeroed(length));
-        let stands = Stands::of(slot);
-        if stands == Stands::Away {
-            return Share { bytes, has, is_uncertain, stands };
+        let stands = MemberRowState::of(slot);
+        if stands == MemberRowState::Away {
+            return MemberShare { bytes, has, is_uncertain, stands };
         }
         let buffer = AlignedBuffer::for_reading(length);
-        let read = Operation::Read { offset: range.start, buffer };
-        let whole = self.set.submit(slot, Purpose::Cleaner, read).wait();
+        let read = DeviceOperation::Read { offset: range.start, buffer };
+        let whole = self.set.submit(slot, IoPurpose::Cleaner, read).wait();
         if let Ok(Some(whole)) = whole.map(|done| done.buffer) {
-            has.fill(stands == Stands::There);
-            return Share { bytes: whole, has, is_uncertain, stands };
+            has.fill(stands == MemberRowState::There);
+            return MemberShare { bytes: whole, has, is_uncertain, stands };
         }
         for (column, has) in has.iter_mut().enumerate() {
             let at = column * PAGE_BYTES;
-            match self.set.page_of(slot, Purpose::Cleaner, range.start + to_u64(at)) {
+            match self.set.page_of(slot, IoPurpose::Cleaner, range.start + to_u64(at)) {
                 Ok(page) => {
                     bytes[at..at + PAGE_BYTES].copy_from_slice(&page);
-                    *has = stands == Stands::There;
+                    *has = stands == MemberRowState::There;
                 }
                 Err(error) => tracing::warn!(%error, "a member does not give a page of a segment"),
             }
         }
-        Share { bytes, has, is_uncertain, stands }
+        MemberShare { bytes, has, is_uncertain, stands }
     }
 }

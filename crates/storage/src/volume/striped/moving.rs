@@ -1,30 +1,28 @@
-//! Moving a segment to stripes of another width.
+//! Moves of a segment to stripes of another width.
 
 use format::page::PAGE_BYTES;
-use format::reshape::Lay;
+use format::reshape::StripeMapping;
 use format::stripes::Stripes;
-use runtime::planted::{self, Planted};
+use runtime::planted;
 
 use super::Striped;
 use crate::convert::{to_u64, to_usize};
-use crate::device::{AlignedBuffer, DeviceError, Purpose, Redundancy, SharedBytes};
-use crate::volume::composite::Compared;
+use crate::device::{AlignedBuffer, DeviceError, IoPurpose, Redundancy, SharedBytes};
+use crate::volume::composite::RedundancyComparison;
 use crate::volume::parity_reads::ParityReader;
-use crate::volume::ranges::InFlight;
+use crate::volume::ranges::InFlightWrite;
 
 impl Striped {
-    /// Returns how segments lie now.
-    pub(in crate::volume) fn lay_now(&self) -> Lay {
+    pub(in crate::volume) fn lay_now(&self) -> StripeMapping {
         self.lay()
     }
 
-    /// Reads the segment at byte `start`, which is kept as `kind` says and nobody writes to. Of
-    /// what no member gives there are zeros: no block of it verified before.
+    /// Reads the segment at byte `start`, without writes in flight. In a raid5, unreadable pages
+    /// become zeros, because their blocks were unreadable before.
     ///
     /// # Errors
     ///
-    /// What a member said: one without which nothing is known, or of a stripe any. Its bytes may be
-    /// there the next time.
+    /// Too many members cannot be read, or in a stripe any page. A retry may succeed.
     pub(in crate::volume) fn read_to_move(
         &self,
         start: u64,
@@ -47,8 +45,8 @@ impl Striped {
         };
         for offset in compared.differing {
             let buffer = AlignedBuffer::for_reading(PAGE_BYTES);
-            // As its member has it, or else as the rest of its row says.
-            let done = match self.submit_read(Purpose::Cleaner, offset, buffer).wait() {
+            // From its member, or reconstructed.
+            let done = match self.submit_read(IoPurpose::Cleaner, offset, buffer).wait() {
                 Ok(done) => done,
                 Err(error) if self.needs_all() => return Err(error),
                 Err(_) => continue,
@@ -61,10 +59,14 @@ impl Striped {
         Ok(compared.bytes)
     }
 
-    /// Reads pages again whose copies differ, or of which one was not given: the first that is.
-    fn read_again(&self, start: u64, compared: &mut Compared) -> Result<(), DeviceError> {
+    /// Reads differing pages again, from their first readable copy.
+    fn read_again(
+        &self,
+        start: u64,
+        compared: &mut RedundancyComparison,
+    ) -> Result<(), DeviceError> {
         for &offset in &compared.differing {
-            let read = |copy| self.read_copy_of_pages(copy, Purpose::Home, offset, PAGE_BYTES);
+            let read = |copy| self.read_copy_of_pages(copy, IoPurpose::Home, offset, PAGE_BYTES);
             let mut copies = (0..).map_while(read);
             let Some(first) = copies.next() else { continue };
             let page = first.or_else(|error| copies.find_map(Result::ok).ok_or(error))?;
@@ -74,14 +76,12 @@ impl Striped {
         Ok(())
     }
 
-    /// Whether what is lost of one member is lost: zeros must not take the place of what is only
-    /// not read now.
+    /// Whether every page must be read: without parity, zeros must not replace a page.
     fn needs_all(&self) -> bool {
-        !self.stripes.shape.has_parity && !planted::is(Planted::UnreadMovedAsZeros)
+        !self.stripes.shape.has_parity && !planted!(UnreadMovedAsZeros)
     }
 
-    /// Reads the segment at byte `start`, which keeps another that is kept as `kind` says, whoever
-    /// is away.
+    /// Reads the segment at byte `start`, the copy of a segment in a move. Members may be absent.
     pub(in crate::volume) fn read_kept(
         &self,
         start: u64,
@@ -89,17 +89,17 @@ impl Striped {
     ) -> Result<AlignedBuffer, DeviceError> {
         let read = |offset: u64, length_bytes: usize| {
             let buffer = AlignedBuffer::for_reading(length_bytes);
-            let done = self.submit_read(Purpose::Cleaner, offset, buffer).wait()?;
+            let done = self.submit_read(IoPurpose::Cleaner, offset, buffer).wait()?;
             Ok(done.buffer.expect("a read returns its buffer"))
         };
         let length_bytes = to_usize(self.stripes.segment_bytes);
-        // Pages lie in the first half.
+        // Pages are in the first half.
         let used_bytes = if kind == Redundancy::Copies { length_bytes / 2 } else { length_bytes };
         let whole = read(start, used_bytes);
         if whole.is_ok() || self.needs_all() {
             return whole;
         }
-        // One bad sector must not stand for its neighbours.
+        // Page by page, so that one bad sector does not take its neighbours along.
         let mut bytes = AlignedBuffer::zeroed(length_bytes);
         let mut found = whole;
         for at in (0..used_bytes).step_by(PAGE_BYTES) {
@@ -111,23 +111,23 @@ impl Striped {
         found.map(|_| bytes)
     }
 
-    /// Writes the bytes of a segment to where `stripes` say, not yet durable.
+    /// Writes a segment in the layout `stripes`. Not durable before a flush.
     pub(in crate::volume) fn write_moved(
         &self,
         stripes: &Stripes,
         (start, kind): (u64, Redundancy),
         bytes: &AlignedBuffer,
-        in_flight: Option<InFlight>,
+        in_flight: Option<InFlightWrite>,
     ) -> Result<(), DeviceError> {
         match kind {
             Redundancy::Parity => {
                 let data = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];
-                self.write_rows(stripes, Purpose::Cleaner, (start, data), in_flight).wait()?;
+                self.write_rows(stripes, IoPurpose::Cleaner, (start, data), in_flight).wait()?;
             }
             Redundancy::Copies => {
                 let half = to_usize(stripes.segment_bytes / 2);
                 let data = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes[..half]))];
-                self.write_copies(stripes, Purpose::Cleaner, (start, &data), in_flight).wait()?;
+                self.write_copies(stripes, IoPurpose::Cleaner, (start, &data), in_flight).wait()?;
             }
         }
         Ok(())

@@ -1,75 +1,69 @@
-//! Reading: each member's share at once; what a member does not give comes from the rest of its
-//! row, if that has parity, or from the other copy.
+//! Reads of stripes, from all members in parallel. An unreadable unit is reconstructed from the
+//! rest of its row, if the row has parity, or read from the second copy.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use format::page::PAGE_BYTES;
 use format::stripes::Stripes;
-use runtime::planted::{self, Planted};
+use runtime::if_planted;
 
-use super::{Part, Striped, absent, count_parity, parts_of};
+use super::{Striped, UnitPart, absent, count_parity, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
-    AlignedBuffer, Completion, DeviceError, Operation, PendingRequest, Purpose, Redundancy, Ticket,
+    AlignedBuffer, DeviceCompletion, DeviceError, DeviceOperation, IoPurpose, PendingRequest,
+    Redundancy, Ticket,
 };
 use crate::parity::xor_into;
 use crate::volume::parity_reads::ParityReader;
-use crate::volume::salvage::Salvaged;
-use crate::volume::set::{MemberSet, View};
+use crate::volume::salvage::SalvagedRange;
+use crate::volume::set::{MemberSet, MemberView};
 
-/// What it takes to read on when a request is waited for.
+/// What is needed to read further after an error.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
+pub(super) struct StripeReadContext {
     pub(super) set: Arc<MemberSet>,
-    pub(super) view: View,
+    pub(super) view: MemberView,
     pub(super) stripes: Stripes,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: IoPurpose,
 }
 
-/// What each member answered, of the same bytes of all.
-pub(super) struct Shares {
+pub(super) struct StripeShares {
     range: Range<u64>,
     has_parity: bool,
-    answers: Vec<Result<Salvaged, DeviceError>>,
-    /// What a member said of pages that it has not given.
+    answers: Vec<Result<SalvagedRange, DeviceError>>,
+    /// The first error of a member that was then read again, page by page.
     pub(super) said: Option<DeviceError>,
 }
 
-impl Source {
-    /// Begins to read `range` of the member in slot `member`.
+impl StripeReadContext {
     pub(super) fn submit(&self, member: usize, range: &Range<u64>) -> Ticket {
         if !self.stripes.has_member(member) {
-            // It has no share, which is zeros in every sum.
+            // Zeros are neutral in a parity sum.
             let buffer = Some(AlignedBuffer::zeroed(to_usize(range.end - range.start)));
-            return Ticket::ready(Ok(Completion { buffer }));
+            return Ticket::ready(Ok(DeviceCompletion { buffer }));
         }
         let slot = &self.view[member];
         if slot.readable().is_none() {
             return Ticket::ready(Err(absent(&self.view, member)));
         }
         let buffer = AlignedBuffer::for_reading(to_usize(range.end - range.start));
-        let read = Operation::Read { offset: range.start, buffer };
+        let read = DeviceOperation::Read { offset: range.start, buffer };
         self.set.submit(slot, self.purpose, read)
     }
 
-    /// Reads `range` of each member: what rows need to be put together.
-    pub(super) fn read_shares(&self, reader: ParityReader, range: Range<u64>) -> Shares {
+    pub(super) fn read_shares(&self, reader: ParityReader, range: Range<u64>) -> StripeShares {
         count_parity(reader, (&self.stripes, &self.view), 0..self.view.len(), &range);
         let tickets: Vec<Ticket> =
             (0..self.view.len()).map(|member| self.submit(member, &range)).collect();
         let has_parity = self.stripes.shape.has_parity;
-        let whole = |bytes| Salvaged { bytes, bad: Vec::new() };
+        let whole = |bytes| SalvagedRange { bytes, bad: Vec::new() };
         let answers = tickets.into_iter().map(|ticket| bytes_of(ticket).map(whole)).collect();
-        Shares { range, has_parity, answers, said: None }
+        StripeShares { range, has_parity, answers, said: None }
     }
 
-    /// Reads page by page what members may be read and have not given: one bad sector must not
-    /// stand for the whole rows of a block. Not of a member that gives nothing at all.
-    pub(super) fn by_pages(&self, mut shares: Shares) -> Shares {
-        if planted::is(Planted::BadSectorTakesRows) {
-            return shares;
-        }
+    /// Reads failed shares again, page by page, so that one bad sector does not cost whole rows.
+    pub(super) fn by_pages(&self, mut shares: StripeShares) -> StripeShares {
         for (slot, answer) in self.view.iter().zip(&mut shares.answers) {
             if let Err(error) = answer
                 && slot.readable().is_some()
@@ -81,9 +75,9 @@ impl Source {
         shares
     }
 
-    /// Returns the bytes of all members that parts need for a rebuild: those of one part, or whole
-    /// rows.
-    pub(super) fn range_of(&self, parts: &[Part]) -> Range<u64> {
+    /// Returns the range to read of each member to reconstruct `parts`: that of a single part, or
+    /// whole rows.
+    pub(super) fn range_of(&self, parts: &[UnitPart]) -> Range<u64> {
         match parts {
             [] => 0..0,
             [part] => part.place.member_offset..part.member_end(),
@@ -94,10 +88,10 @@ impl Source {
         }
     }
 
-    /// Reads parts whose members, or one of them, could not be read; `error` is what was said.
+    /// Reads parts again after an error, from other members too.
     fn read_around(
         &self,
-        parts: &[Part],
+        parts: &[UnitPart],
         buffer: &mut AlignedBuffer,
         error: &DeviceError,
     ) -> Result<(), DeviceError> {
@@ -114,15 +108,19 @@ impl Source {
         }
     }
 
-    /// Reads a part of pages from the first copy that can be read.
-    fn put_page(&self, part: &Part, to: &mut [u8], error: &DeviceError) -> Result<(), DeviceError> {
+    fn put_page(
+        &self,
+        part: &UnitPart,
+        to: &mut [u8],
+        error: &DeviceError,
+    ) -> Result<(), DeviceError> {
         let range = part.place.member_offset..part.member_end();
         if let Ok(bytes) = bytes_of(self.submit(part.place.member, &range)) {
             to.copy_from_slice(&bytes);
             return Ok(());
         }
         let Some((member, at)) = self.stripes.second_copy(&part.place) else {
-            // No page is ever here: whoever reads over it looks at what lies around.
+            // No page is stored at this offset, but a long read may include it.
             to.fill(0);
             return Ok(());
         };
@@ -133,21 +131,20 @@ impl Source {
     }
 }
 
-impl Shares {
-    fn of(&self, member: usize, part: &Part) -> Option<&[u8]> {
+impl StripeShares {
+    fn of(&self, member: usize, part: &UnitPart) -> Option<&[u8]> {
         let from = to_usize(part.place.member_offset.checked_sub(self.range.start)?);
         let (share, end) = (self.answers.get(member)?.as_ref().ok()?, from + part.length_bytes);
         let is_bad = share.bad.iter().any(|bad| *bad < end && from < bad + PAGE_BYTES);
         if is_bad { None } else { share.bytes.get(from..end) }
     }
 
-    /// Whether a member gave its share of the row of a part.
-    pub(super) fn gives(&self, member: usize, part: &Part) -> bool {
+    pub(super) fn gives(&self, member: usize, part: &UnitPart) -> bool {
         self.of(member, part).is_some()
     }
 
-    /// Puts a part into `to`: as its member has it, or from the rest of the row.
-    pub(super) fn put(&self, part: &Part, to: &mut [u8]) -> Result<(), DeviceError> {
+    /// Copies a part, or reconstructs it.
+    pub(super) fn put(&self, part: &UnitPart, to: &mut [u8]) -> Result<(), DeviceError> {
         match self.of(part.place.member, part) {
             Some(bytes) => {
                 to.copy_from_slice(bytes);
@@ -160,9 +157,8 @@ impl Shares {
         }
     }
 
-    /// Puts a part into `to` as the rest of its row says; page by page where some pages of the rest
-    /// are not there.
-    pub(super) fn rebuild(&self, part: &Part, to: &mut [u8]) -> Result<(), DeviceError> {
+    /// Reconstructs a part from the rest of its row, page by page after an error.
+    pub(super) fn rebuild(&self, part: &UnitPart, to: &mut [u8]) -> Result<(), DeviceError> {
         match self.rebuild_at_once(part, to) {
             Err(_) if part.length_bytes > PAGE_BYTES => part
                 .pages()
@@ -171,12 +167,8 @@ impl Shares {
         }
     }
 
-    /// The same, but that pages which the rest of the row does not give stay as they are; whether
-    /// there is another.
-    pub(super) fn rebuild_given(&self, part: &Part, to: &mut [u8]) -> bool {
-        if planted::is(Planted::SuspectWholeOnly) {
-            return self.rebuild(part, to).is_ok();
-        }
+    /// Reconstructs the pages of a part that can be reconstructed. Returns whether there are any.
+    pub(super) fn rebuild_given(&self, part: &UnitPart, to: &mut [u8]) -> bool {
         let mut is_given = self.rebuild_at_once(part, to).is_ok();
         if !is_given && part.length_bytes > PAGE_BYTES {
             for page in part.pages() {
@@ -186,13 +178,11 @@ impl Shares {
         is_given
     }
 
-    fn rebuild_at_once(&self, part: &Part, to: &mut [u8]) -> Result<(), DeviceError> {
-        if !self.has_parity && planted::is(Planted::StripeLostAsZeros) {
-            to.fill(0);
-            return Ok(());
-        }
+    fn rebuild_at_once(&self, part: &UnitPart, to: &mut [u8]) -> Result<(), DeviceError> {
         if !self.has_parity {
-            // R6: the rest of the row says nothing of it.
+            if_planted!(StripeLostAsZeros, to.fill(0));
+            if_planted!(StripeLostAsZeros, return Ok(()));
+            // Without parity nothing can be reconstructed (R6).
             let own = self.answers.get(part.place.member).and_then(|answer| answer.as_ref().err());
             return Err(own.cloned().unwrap_or_else(|| self.lost()));
         }
@@ -216,9 +206,8 @@ impl Shares {
         self.said.clone().unwrap_or_else(of_nobody)
     }
 
-    /// Whether all members gave their shares, and these cancel out.
     pub(super) fn is_zero_sum(&self) -> bool {
-        let whole = |share: &Salvaged| share.bad.is_empty();
+        let whole = |share: &SalvagedRange| share.bad.is_empty();
         let given = self.answers.iter().map(|answer| answer.as_ref().ok().filter(|it| whole(it)));
         let shares: Option<Vec<&[u8]>> = given.map(|it| it.map(|share| &share.bytes[..])).collect();
         let Some(shares) = shares else { return false };
@@ -227,60 +216,57 @@ impl Shares {
         sum.iter().all(|byte| *byte == 0)
     }
 
-    /// Whether the member of a part gave it.
-    pub(super) fn has(&self, part: &Part) -> bool {
+    pub(super) fn has(&self, part: &UnitPart) -> bool {
         self.of(part.place.member, part).is_some()
     }
 
-    /// Whether a member gave nothing.
     pub(super) fn failed(&self, member: usize) -> bool {
         self.answers.get(member).is_some_and(Result::is_err)
     }
 
-    /// Whether the member of a part gave any page of its rows.
-    pub(super) fn has_some(&self, part: &Part) -> bool {
+    /// Whether the member of a part returned any page.
+    pub(super) fn has_some(&self, part: &UnitPart) -> bool {
         self.answers.get(part.place.member).is_some_and(Result::is_ok)
     }
 }
 
-/// Waits for a read.
 pub(super) fn bytes_of(ticket: Ticket) -> Result<AlignedBuffer, DeviceError> {
     ticket.wait().map(|done| done.buffer.expect("a read returns its buffer"))
 }
 
-/// A read of one unit, which goes straight into the buffer of who asked.
-struct OnePart {
-    source: Source,
-    part: Part,
+/// A read of one unit, directly into the buffer of the caller.
+struct UnitRead {
+    source: StripeReadContext,
+    part: UnitPart,
     ticket: Ticket,
 }
 
-impl PendingRequest for OnePart {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let OnePart { source, part, ticket } = *self;
+impl PendingRequest for UnitRead {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
+        let UnitRead { source, part, ticket } = *self;
         let error = match ticket.wait() {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
         let mut buffer = AlignedBuffer::for_reading(part.length_bytes);
         source.read_around(&[part], &mut buffer, &error)?;
-        Ok(Completion { buffer: Some(buffer) })
+        Ok(DeviceCompletion { buffer: Some(buffer) })
     }
 }
 
-/// A read of several units: one request a member, over parity that lies between.
-struct ManyParts {
-    source: Source,
-    parts: Vec<Part>,
+/// A read of several units: one request per member, which includes the parity units between.
+struct MultiUnitRead {
+    source: StripeReadContext,
+    parts: Vec<UnitPart>,
     buffer: AlignedBuffer,
     tickets: Vec<(usize, Range<u64>, Ticket)>,
-    /// The part in front of the groups, and how much it fills.
+    /// The read before the allocation groups, and its length.
     front: Option<(Ticket, usize)>,
 }
 
-impl PendingRequest for ManyParts {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let ManyParts { source, parts, mut buffer, tickets, front } = *self;
+impl PendingRequest for MultiUnitRead {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
+        let MultiUnitRead { source, parts, mut buffer, tickets, front } = *self;
         let mut failed = None;
         for (member, range, ticket) in tickets {
             let bytes = match bytes_of(ticket) {
@@ -301,47 +287,51 @@ impl PendingRequest for ManyParts {
         if let Some((ticket, length_bytes)) = front {
             buffer[..length_bytes].copy_from_slice(&bytes_of(ticket)?);
         }
-        Ok(Completion { buffer: Some(buffer) })
+        Ok(DeviceCompletion { buffer: Some(buffer) })
     }
 }
 
-/// A read of what lies in two ways.
-struct TwoReads {
+/// A read across the border of two layouts.
+struct SplitRead {
     first: Ticket,
     rest: Ticket,
     buffer: AlignedBuffer,
 }
 
-impl PendingRequest for TwoReads {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let TwoReads { first, rest, mut buffer } = *self;
+impl PendingRequest for SplitRead {
+    fn wait(self: Box<Self>) -> Result<DeviceCompletion, DeviceError> {
+        let SplitRead { first, rest, mut buffer } = *self;
         let (first, rest) = (bytes_of(first), bytes_of(rest));
         let first = first?;
         let (front, back) = buffer.split_at_mut(first.len());
         front.copy_from_slice(&first);
         back.copy_from_slice(&rest?);
-        Ok(Completion { buffer: Some(buffer) })
+        Ok(DeviceCompletion { buffer: Some(buffer) })
     }
 }
 
 impl Striped {
-    /// Returns what it takes to read the segment that has byte `offset`.
-    pub(super) fn source(&self, purpose: Purpose, offset: u64) -> Source {
+    pub(super) fn source(&self, purpose: IoPurpose, offset: u64) -> StripeReadContext {
         self.source_of(purpose, self.set.view(), offset)
     }
 
-    pub(super) fn source_of(&self, purpose: Purpose, view: View, offset: u64) -> Source {
-        Source { set: Arc::clone(&self.set), view, stripes: self.at(offset), purpose }
+    pub(super) fn source_of(
+        &self,
+        purpose: IoPurpose,
+        view: MemberView,
+        offset: u64,
+    ) -> StripeReadContext {
+        StripeReadContext { set: Arc::clone(&self.set), view, stripes: self.at(offset), purpose }
     }
 
-    fn source_as(&self, purpose: Purpose, stripes: Stripes) -> Source {
-        Source { set: Arc::clone(&self.set), view: self.set.view(), stripes, purpose }
+    fn source_as(&self, purpose: IoPurpose, stripes: Stripes) -> StripeReadContext {
+        StripeReadContext { set: Arc::clone(&self.set), view: self.set.view(), stripes, purpose }
     }
 
-    /// Reads what lies in one way up to byte `border` of the pool, and in another behind it.
+    /// Reads a range whose layout changes at byte `border` of the pool.
     fn read_in_two(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         border: u64,
         buffer: AlignedBuffer,
@@ -350,13 +340,13 @@ impl Striped {
         let rest_bytes = buffer.len() - first_bytes;
         let first = self.submit_read(purpose, offset, AlignedBuffer::for_reading(first_bytes));
         let rest = self.submit_read(purpose, border, AlignedBuffer::for_reading(rest_bytes));
-        Ticket::new(Box::new(TwoReads { first, rest, buffer }))
+        Ticket::new(Box::new(SplitRead { first, rest, buffer }))
     }
 
-    /// Reads what ends in the groups; who checks a pool may begin in front of them.
+    /// Starts a read that ends in the allocation groups. That of a check may begin before them.
     pub(super) fn submit_read(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         buffer: AlignedBuffer,
     ) -> Ticket {
@@ -366,30 +356,31 @@ impl Striped {
         if end < offset + to_u64(buffer.len()) {
             return self.read_in_two(purpose, offset, end, buffer);
         }
-        let purpose = if seen == offset + to_u64(front_bytes) { purpose } else { Purpose::Cleaner };
+        let purpose =
+            if seen == offset + to_u64(front_bytes) { purpose } else { IoPurpose::Cleaner };
         let source = self.source_as(purpose, lay.at(seen));
         let mut parts = parts_of(&source.stripes, seen, buffer.len() - front_bytes);
         parts.iter_mut().for_each(|part| part.at += front_bytes);
         if let (0, [part]) = (front_bytes, parts.as_slice()) {
             let slot = &source.view[part.place.member];
             let ticket = if slot.readable().is_some() {
-                let read = Operation::Read { offset: part.place.member_offset, buffer };
+                let read = DeviceOperation::Read { offset: part.place.member_offset, buffer };
                 self.set.submit(slot, purpose, read)
             } else {
                 Ticket::ready(Err(absent(&source.view, part.place.member)))
             };
-            return Ticket::new(Box::new(OnePart { source, part: *part, ticket }));
+            return Ticket::new(Box::new(UnitRead { source, part: *part, ticket }));
         }
         let front = (front_bytes > 0).then(|| {
             let buffer = AlignedBuffer::for_reading(front_bytes);
-            let read = Operation::Read { offset, buffer };
+            let read = DeviceOperation::Read { offset, buffer };
             (crate::device::Device::submit(&self.fixed, purpose, read), front_bytes)
         });
         let mut tickets = Vec::new();
         for member in 0..source.view.len() {
             let of_member = parts.iter().filter(|part| part.place.member == member);
             let start = of_member.clone().map(|part| part.place.member_offset).min();
-            let end = of_member.map(Part::member_end).max();
+            let end = of_member.map(UnitPart::member_end).max();
             let Some((start, end)) = start.zip(end) else { continue };
             if purpose.redundancy() == Redundancy::Parity {
                 let at = (&source.stripes, &source.view[..]);
@@ -397,6 +388,6 @@ impl Striped {
             }
             tickets.push((member, start..end, source.submit(member, &(start..end))));
         }
-        Ticket::new(Box::new(ManyParts { source, parts, buffer, tickets, front }))
+        Ticket::new(Box::new(MultiUnitRead { source, parts, buffer, tickets, front }))
     }
 }

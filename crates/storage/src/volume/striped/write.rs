@@ -1,18 +1,19 @@
-//! Writing: whole stripes, with their parity if they have any, and pages in two copies. Nothing
-//! here reads.
+//! Writes: full stripes, with parity in a raid5, and pages in two copies. Nothing here reads.
 
 use format::page::PAGE_BYTES;
 use format::stripes::Stripes;
-use runtime::planted::{self, Planted};
+use runtime::{if_planted, planted};
 
 use super::{Striped, absent, parts_of};
 use crate::convert::{to_u64, to_usize};
-use crate::device::{AlignedBuffer, Operation, Purpose, SharedBytes, Ticket, WRITE_PIECES_MAX};
+use crate::device::{
+    AlignedBuffer, DeviceOperation, IoPurpose, SharedBytes, Ticket, WRITE_PIECES_MAX,
+};
 use crate::parity::xor_into;
-use crate::volume::parity_reads::Handing;
-use crate::volume::ranges::InFlight;
+use crate::volume::parity_reads::StripeSubmission;
+use crate::volume::ranges::InFlightWrite;
 
-/// Cuts the pieces of a write where units end. The bytes are shared.
+/// Cuts the pieces of a write at unit borders. The bytes are shared.
 struct Cutter {
     pieces: std::vec::IntoIter<SharedBytes>,
     rest: Option<SharedBytes>,
@@ -23,7 +24,6 @@ impl Cutter {
         Cutter { pieces: pieces.into_iter(), rest: None }
     }
 
-    /// Returns the next `length_bytes`, or what is left.
     fn take(&mut self, length_bytes: usize) -> Vec<SharedBytes> {
         let (mut taken, mut wanted) = (Vec::new(), length_bytes);
         while wanted > 0 {
@@ -41,7 +41,6 @@ impl Cutter {
     }
 }
 
-/// Returns a unit of which the last `lacking_bytes` are no bytes of the pool, but zeros.
 fn filled(mut unit: Vec<SharedBytes>, lacking_bytes: usize) -> Vec<SharedBytes> {
     if lacking_bytes > 0 {
         unit.push(SharedBytes::from(AlignedBuffer::zeroed(lacking_bytes)));
@@ -49,13 +48,10 @@ fn filled(mut unit: Vec<SharedBytes>, lacking_bytes: usize) -> Vec<SharedBytes> 
     unit
 }
 
-/// Returns the parity of units, each in pieces.
 fn parity_of(units: &[Vec<SharedBytes>], unit_bytes: usize) -> AlignedBuffer {
     let mut parity = AlignedBuffer::zeroed(unit_bytes);
-    if planted::is(Planted::ParityForgotten) {
-        return parity;
-    }
-    // Where each unit is: piece, and byte in it. What no piece of a unit ends in is taken at once.
+    if_planted!(ParityForgotten, return parity);
+    // Piece, and offset in it, of each unit. Each iteration ends at an end of a piece.
     let mut at = vec![(0_usize, 0_usize); units.len()];
     let mut done = 0;
     while done < unit_bytes {
@@ -83,7 +79,7 @@ fn parity_of(units: &[Vec<SharedBytes>], unit_bytes: usize) -> AlignedBuffer {
     parity
 }
 
-/// Returns pieces as they can be written at once.
+/// Joins the pieces if they are too many for one write.
 fn few(pieces: Vec<SharedBytes>) -> Vec<SharedBytes> {
     if pieces.len() <= WRITE_PIECES_MAX {
         return pieces;
@@ -94,27 +90,26 @@ fn few(pieces: Vec<SharedBytes>) -> Vec<SharedBytes> {
 }
 
 impl Striped {
-    /// Writes whole stripes: data, and parity if they have any, each member's share in one write
-    /// (R5).
+    /// Writes full stripes with their parity, one write per member (R5).
     pub(super) fn submit_stripes(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         data: Vec<SharedBytes>,
     ) -> Ticket {
         let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
         let in_flight = self.set.begin_write(offset..offset + length_bytes);
-        // Behind it: who moves the segment holds it.
+        // After `begin_write`: a move changes the layout under a hold.
         self.write_rows(&self.at(offset), purpose, (offset, data), Some(in_flight))
     }
 
-    /// The same of what lies as `stripes` say, by who keeps others from it.
+    /// Writes full stripes in the given layout. No other write to them may be in flight.
     pub(super) fn write_rows(
         &self,
         stripes: &Stripes,
-        purpose: Purpose,
+        purpose: IoPurpose,
         (offset, data): (u64, Vec<SharedBytes>),
-        in_flight: Option<InFlight>,
+        in_flight: Option<InFlightWrite>,
     ) -> Ticket {
         let shape = stripes.shape;
         let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
@@ -122,27 +117,21 @@ impl Striped {
             && stripes.is_row_bound(offset + length_bytes)
             && length_bytes > 0;
         if !is_whole {
-            // A bug above: to write it would leave a stripe whose parity does not agree.
-            return self.refused(&Operation::Write { offset, data });
+            // A bug in the caller: the parity would be wrong.
+            return self.refused(&DeviceOperation::Write { offset, data });
         }
         let rows = stripes.rows_of(&(offset..offset + length_bytes));
-        let _handing = Handing::begin();
+        let _handing = StripeSubmission::begin();
         let view = self.set.view();
         let has_share = |member: &usize| stripes.has_member(*member);
         let is_out = |member: &usize| view[*member].writable().is_none();
         let left_out = (0..view.len()).filter(has_share).find(is_out);
-        let may_leave_out = shape.has_parity || planted::is(Planted::StripeDoneWithout);
+        let may_leave_out = shape.has_parity || planted!(StripeDoneWithout);
         if let Some(member) = left_out.filter(|_| !may_leave_out) {
-            // R7: its share would be nowhere.
+            // The share of this member would be lost (R7).
             return Ticket::ready(Err(absent(&view, member)));
         }
         let unit_bytes = to_usize(shape.unit_bytes());
-        if planted::is(Planted::OldParityRead) {
-            let slot = stripes.parity_member(rows.start).and_then(|member| view.get(member));
-            let buffer = AlignedBuffer::for_reading(unit_bytes);
-            let read = Operation::Read { offset: stripes.row_offset(rows.start), buffer };
-            slot.map(|slot| self.set.submit_all(slot, purpose, vec![read]));
-        }
         let mut shares: Vec<Vec<SharedBytes>> = view.iter().map(|_| Vec::new()).collect();
         let mut cutter = Cutter::new(data);
         for row in rows.clone() {
@@ -154,10 +143,7 @@ impl Striped {
             };
             let units: Vec<Vec<SharedBytes>> = (0..shape.width().units).map(|_| unit()).collect();
             if let Some(member) = stripes.parity_member(row) {
-                let mut parity = parity_of(&units, unit_bytes);
-                if left_out.is_some() && planted::is(Planted::DegradedParityForgotten) {
-                    parity = AlignedBuffer::zeroed(unit_bytes);
-                }
+                let parity = parity_of(&units, unit_bytes);
                 shares[member].push(SharedBytes::from(parity));
             }
             for (index, unit) in (0..).zip(units) {
@@ -168,33 +154,33 @@ impl Striped {
         let mut tickets = Vec::with_capacity(shares.len());
         for (member, (slot, share)) in view.iter().zip(shares).enumerate() {
             if stripes.has_member(member) && slot.writable().is_some() {
-                let write = Operation::Write { offset: at, data: few(share) };
+                let write = DeviceOperation::Write { offset: at, data: few(share) };
                 tickets.push((member, self.set.submit(slot, purpose, write)));
             }
         }
         self.set.together(&view, tickets, in_flight)
     }
 
-    /// Writes pages, each to both members that have a copy.
+    /// Writes pages, each to both of its members.
     pub(super) fn submit_copies(
         &self,
-        purpose: Purpose,
+        purpose: IoPurpose,
         offset: u64,
         data: &[SharedBytes],
     ) -> Ticket {
         let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
         let in_flight = self.set.begin_write(offset..offset + length_bytes);
-        // Behind it: who moves the segment holds it.
+        // After `begin_write`: a move changes the layout under a hold.
         self.write_copies(&self.at(offset), purpose, (offset, data), Some(in_flight))
     }
 
-    /// The same of what lies as `stripes` say, by who keeps others from it.
+    /// Writes pages in the given layout. No other write to them may be in flight.
     pub(super) fn write_copies(
         &self,
         stripes: &Stripes,
-        purpose: Purpose,
+        purpose: IoPurpose,
         (offset, data): (u64, &[SharedBytes]),
-        in_flight: Option<InFlight>,
+        in_flight: Option<InFlightWrite>,
     ) -> Ticket {
         let length_bytes: usize = data.iter().map(|piece| piece.len()).sum();
         let parts = parts_of(stripes, offset, length_bytes);
@@ -202,21 +188,18 @@ impl Striped {
             parts.iter().map(|part| stripes.second_copy(&part.place)).collect();
         let seconds = seconds.filter(|_| length_bytes.is_multiple_of(PAGE_BYTES));
         let Some(seconds) = seconds else {
-            return self.refused(&Operation::Write { offset, data: data.to_vec() });
+            return self.refused(&DeviceOperation::Write { offset, data: data.to_vec() });
         };
-        let _handing = Handing::begin();
+        let _handing = StripeSubmission::begin();
         let view = self.set.view();
         let (mut cutter, mut tickets) = (Cutter::new(data.to_vec()), Vec::new());
         for (part, second) in parts.iter().zip(seconds) {
             let pieces = cutter.take(part.length_bytes);
-            let mut copies = vec![(part.place.member, part.place.member_offset), second];
-            if planted::is(Planted::SecondCopyForgotten) {
-                copies.truncate(1);
-            }
+            let copies = [(part.place.member, part.place.member_offset), second];
             for (member, at) in copies {
                 let Some(slot) = view.get(member) else { continue };
                 if slot.writable().is_some() {
-                    let write = Operation::Write { offset: at, data: pieces.clone() };
+                    let write = DeviceOperation::Write { offset: at, data: pieces.clone() };
                     tickets.push((member, self.set.submit(slot, purpose, write)));
                 }
             }
@@ -244,7 +227,7 @@ mod tests {
             .collect()
     }
 
-    /// Goal: parity does not depend on how the bytes were handed over.
+    /// Goal: parity does not depend on the division into pieces.
     #[test]
     fn units_are_cut_from_pieces_of_any_length() {
         const UNIT: usize = 16384;

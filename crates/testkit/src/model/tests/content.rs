@@ -1,4 +1,4 @@
-use engine::vnode::api::{Caller, FILE_BYTES_MAX, FileSystem, FsError, SetAttr};
+use engine::api::{Caller, FILE_BYTES_MAX, FileSystem, FsError, SetAttr};
 
 use super::super::content::Content;
 use super::{ROOT, file, model};

@@ -8,7 +8,7 @@ mod time;
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
+use engine::api::{Caller, FileKind, FileSystem, FsResult, Ino, NewInode};
 
 use super::Model;
 use runtime::clock::ManualClock;

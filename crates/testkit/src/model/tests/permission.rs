@@ -1,6 +1,6 @@
-use engine::vnode::api::{
-    Access, Caller, Fallocate, FileKind, FileSystem, FsError, NewInode, RenameMode, Seek, SetAttr,
-    SetTime, Timestamp,
+use engine::api::{
+    AccessRights, Caller, Fallocate, FileKind, FileSystem, FsError, NewInode, RenameMode, Seek,
+    SetAttr, SetTime, Timestamp,
 };
 
 use super::{ROOT, directory, file, file_of, mode_of, model, try_make, user};
@@ -221,10 +221,10 @@ fn content_is_for_those_who_may_open_it() {
     for done in [read(&other), write(&other), sync(&other), seek(&other), take(&other)] {
         assert_eq!(done, refused);
     }
-    let access = |reads, writes, executes| Access { reads, writes, executes };
+    let access = |reads, writes, executes| AccessRights { reads, writes, executes };
     assert_eq!(may(&owner), access(true, true, false));
     assert_eq!(may(&member), access(true, false, false));
-    assert_eq!(may(&other), Access::default());
+    assert_eq!(may(&other), AccessRights::default());
     assert_eq!(may(&ROOT), access(true, true, false), "nobody may execute it");
     assert_eq!(may(&Caller::checked_by_kernel(9, 9)), access(true, true, true));
 }
@@ -236,5 +236,5 @@ fn names_are_for_those_who_may_read_the_directory() {
     assert_eq!(fs.readdir(&user(7), closed, 0, &mut |_| true), Err(FsError::AccessDenied));
     assert_eq!(fs.readdir(&ROOT, closed, 0, &mut |_| true), Ok(()));
     let found = fs.access(&user(7), closed);
-    assert_eq!(found, Ok(Access { reads: false, writes: false, executes: true }));
+    assert_eq!(found, Ok(AccessRights { reads: false, writes: false, executes: true }));
 }

@@ -1,6 +1,6 @@
 //! Which error comes first. Each case holds several reasons to refuse; Linux names the first.
 
-use engine::vnode::api::{
+use engine::api::{
     Caller, FileKind, FileSystem, FsError, LINKS_MAX, NAME_BYTES_MAX, NewInode, RenameMode,
     SYMLINK_BYTES_MAX, SetAttr,
 };

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use engine::vnode::api::{
+use engine::api::{
     Attr, Caller, FileSystem, FsError, Ino, RenameMode, SetAttr, SetTime, Timestamp,
 };
 use runtime::clock::{Clock, ManualClock};

@@ -1,11 +1,11 @@
-//! Threads that help those of the queues: with what a queue's thread has too much of, and in its
-//! place while it is stuck.
+//! Helper threads of the queues. They take surplus requests, and lead a queue whose own thread is
+//! stuck.
 //!
 //! # Invariants
 //!
-//! - CW1: While a queue has requests or replies, one of the helpers looks at it at the latest two
-//!   ticks ([`TICK`]) after its own thread has begun a request that takes long, unless all helpers
-//!   are at such requests.
+//! - CW1: If a queue's thread is busy with a long request while the queue has requests or replies,
+//!   a helper leads the queue after at most two ticks ([`TICK`]), unless all helpers are busy with
+//!   long requests.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,98 +13,94 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::queue::{Found, Queue};
+use super::queue::{ArrivedRequest, UringQueue};
 
-/// How often it is looked whether the queues get on, while there is work: each time costs a wake-up
-/// of some microseconds.
+/// Period of progress checks while there is work. Each costs a wake-up of some microseconds.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Ticks without any work after which nobody looks any more.
+/// Ticks without work after which the watch thread sleeps.
 const QUIET_TICKS_MAX: u32 = 16;
 
-/// What a helper does next.
-pub(super) enum Job {
-    /// Answer the request in an entry of a queue; a helper was woken for it, or not.
-    Answer(usize, Found, bool),
-    /// Lead a queue until its own thread, which has looked so often, looks again.
+pub(super) enum HelperJob {
+    /// Answer a request of a queue. The flag is set if a helper was woken for the request.
+    Answer(usize, ArrivedRequest, bool),
+    /// Lead a queue until the round count of its own thread differs from this.
     StandIn(usize, u64),
-    /// Do what requests have put off.
     Rest,
 }
 
 #[derive(Default)]
-pub(super) struct Crew {
-    state: Mutex<State>,
-    /// Whether there may be jobs: so nobody locks to find none.
+pub(super) struct QueueHelpers {
+    state: Mutex<QueueHelpersState>,
+    /// Hint that jobs may exist. If clear, the lock is not taken.
     has_jobs: AtomicBool,
-    /// Helpers wait here.
     has_job: Condvar,
     has_ended: AtomicBool,
-    /// Whether the watch sleeps until there is work.
+    /// The watch thread sleeps until there is work.
     is_quiet: Mutex<bool>,
     sleeps: AtomicBool,
     wakes: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    jobs: VecDeque<Job>,
+struct QueueHelpersState {
+    jobs: VecDeque<HelperJob>,
     idle: usize,
-    /// Whether somebody does, or will do, what requests have put off.
+    /// A job of deferred work ([`HelperJob::Rest`]) is queued or running.
     has_rest: bool,
 }
 
-impl Crew {
-    /// Leaves a request; wakes a helper for it if `is_urgent`. What is not, whoever comes by does.
-    pub(super) fn add(&self, queue: usize, found: Found, is_urgent: bool) {
+impl QueueHelpers {
+    /// Queues a request, and wakes a helper for it if `is_urgent`.
+    pub(super) fn add(&self, queue: usize, found: ArrivedRequest, is_urgent: bool) {
         let mut state = self.state.lock();
         let is_called = is_urgent && state.idle > 0;
-        state.jobs.push_back(Job::Answer(queue, found, is_called));
+        state.jobs.push_back(HelperJob::Answer(queue, found, is_called));
         self.has_jobs.store(true, Ordering::Release);
         if is_called {
             self.has_job.notify_one();
         }
     }
 
-    /// Has a helper do what requests have put off, unless one is asked to already.
     pub(super) fn add_rest(&self) {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.has_rest, true) {
-            state.jobs.push_back(Job::Rest);
+            state.jobs.push_back(HelperJob::Rest);
             self.has_job.notify_one();
         }
     }
 
-    /// Notes that a helper did what requests had put off.
     pub(super) fn end_rest(&self) {
         self.state.lock().has_rest = false;
     }
 
-    /// Takes the oldest request that somebody left, and for which no helper was woken.
-    pub(super) fn take(&self) -> Option<(usize, Found)> {
+    /// Takes the oldest queued request for which no helper was woken, or of all if no helper is
+    /// idle.
+    pub(super) fn take(&self) -> Option<(usize, ArrivedRequest)> {
         if !self.has_jobs.load(Ordering::Acquire) {
             return None;
         }
         let mut state = self.state.lock();
-        // Where all helpers are busy, whoever was woken is not there soon.
+        // Without an idle helper, a woken one will not come soon.
         let are_busy = state.idle == 0;
-        let is_left =
-            |job: &Job| matches!(job, Job::Answer(_, _, is_called) if are_busy || !is_called);
+        let is_left = |job: &HelperJob| match job {
+            HelperJob::Answer(_, _, is_called) => are_busy || !is_called,
+            HelperJob::StandIn(..) | HelperJob::Rest => false,
+        };
         let Some(at) = state.jobs.iter().position(is_left) else {
             self.has_jobs.store(!state.jobs.is_empty(), Ordering::Release);
             return None;
         };
         match state.jobs.remove(at) {
-            Some(Job::Answer(queue, found, _)) => Some((queue, found)),
+            Some(HelperJob::Answer(queue, found, _)) => Some((queue, found)),
             _ => None,
         }
     }
 
-    /// Takes the oldest request, if it is a read.
-    pub(super) fn take_read(&self) -> Option<(usize, Found)> {
+    pub(super) fn take_read(&self) -> Option<(usize, ArrivedRequest)> {
         let mut state = self.state.lock();
         match state.jobs.pop_front() {
-            Some(Job::Answer(queue, found, _)) if found.is_read() => Some((queue, found)),
+            Some(HelperJob::Answer(queue, found, _)) if found.is_read() => Some((queue, found)),
             Some(job) => {
                 state.jobs.push_front(job);
                 None
@@ -113,8 +109,7 @@ impl Crew {
         }
     }
 
-    /// Waits for a job. `None`: it is over.
-    pub(super) fn next(&self) -> Option<Job> {
+    pub(super) fn next(&self) -> Option<HelperJob> {
         let mut state = self.state.lock();
         loop {
             if self.has_ended() {
@@ -129,23 +124,21 @@ impl Crew {
         }
     }
 
-    /// Returns whether the connection has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Ends the work of all.
-    pub(super) fn end(&self, queues: &[Queue]) {
+    pub(super) fn end(&self, queues: &[UringQueue]) {
         let state = self.state.lock();
         self.has_ended.store(true, Ordering::Release);
         self.has_job.notify_all();
         drop(state);
         *self.is_quiet.lock() = false;
         self.wakes.notify_all();
-        queues.iter().for_each(Queue::call_all);
+        queues.iter().for_each(UringQueue::call_all);
     }
 
-    /// Says that there is work, after one has ended to wait at a queue.
+    /// Wakes the watch thread. The caller must no longer count as waiting at its queue.
     pub(super) fn notice_work(&self) {
         if self.sleeps.load(Ordering::SeqCst) {
             *self.is_quiet.lock() = false;
@@ -154,8 +147,8 @@ impl Crew {
         }
     }
 
-    /// Looks whether the queues get on, until it is over; calls helpers where they do not.
-    pub(super) fn watch(&self, queues: &[Queue], helpers: usize) {
+    /// Checks the queues' progress until the end, and sends helpers to stuck ones.
+    pub(super) fn watch(&self, queues: &[UringQueue], helpers: usize) {
         let mut seen: Vec<(Option<u64>, u32)> = vec![(None, 0); queues.len()];
         let mut quiet = 0;
         while !self.has_ended() {
@@ -175,16 +168,16 @@ impl Crew {
         }
     }
 
-    /// Waits for a tick, or for work if there was none for long.
-    fn rest(&self, queues: &[Queue], quiet: &mut u32) {
+    /// Waits for a tick, or for work after a quiet period.
+    fn rest(&self, queues: &[UringQueue], quiet: &mut u32) {
         let mut is_quiet = self.is_quiet.lock();
         if *quiet < QUIET_TICKS_MAX {
             self.wakes.wait_for(&mut is_quiet, TICK);
             return;
         }
         self.sleeps.store(true, Ordering::SeqCst);
-        // Who has work has ended to wait before it asks whether the watch sleeps: so one of both
-        // sees the other.
+        // This thread sets `sleeps`, then checks for work. A thread with work ends its wait, then
+        // checks `sleeps`. So either this thread sees the work, or that thread sees `sleeps`.
         *is_quiet = !self.has_ended() && queues.iter().all(|queue| queue.rounds().is_none());
         while *is_quiet {
             self.wakes.wait(&mut is_quiet);
@@ -192,12 +185,12 @@ impl Crew {
         *quiet = 0;
     }
 
-    /// Sends a helper to a queue that is stuck, unless as many are on their way as there are.
-    fn stand_in(&self, number: usize, queue: &Queue, helpers: usize) {
+    /// Sends a helper to a stuck queue, unless every helper already has a job.
+    fn stand_in(&self, number: usize, queue: &UringQueue, helpers: usize) {
         let mut state = self.state.lock();
         if state.jobs.len() < helpers.max(1) || state.idle > 0 {
-            // Before what others have left: it may have to be done for that.
-            state.jobs.push_front(Job::StandIn(number, queue.own_rounds()));
+            // At the front, as jobs queued earlier may need this queue's progress.
+            state.jobs.push_front(HelperJob::StandIn(number, queue.own_rounds()));
         }
         self.has_job.notify_one();
     }

@@ -1,27 +1,26 @@
-//! The transport by io_uring: a queue for each processor, so that a request is served where it was
-//! asked.
+//! The transport by io_uring: one queue per CPU, so that a request is served on the CPU it came
+//! from.
 //!
 //! ```text
-//!   plan     whether, and with how many entries     queue    requests in entries, and replies
-//!   ring     the kernel's side of a queue           crew     threads that help
+//!   plan     availability, count of entries         queue    requests and replies in entries
+//!   ring     the kernel's side of a queue           crew     helper threads
 //! ```
 //!
-//! A message by /dev/fuse wakes a thread on whichever processor is idle, with an interrupt to it.
-//! Here the kernel gives it to the queue of the processor on which it was asked. The queue's thread
-//! is pinned there; so it runs when the client waits, and the client when the thread waits.
-//! /dev/fuse stays for what the kernel sends by no queue (FORGET, INTERRUPT) and for notices.
+//! On /dev/fuse a message interrupts any idle CPU to wake a thread. Here the message goes to the
+//! queue of the client's CPU, and the queue's pinned thread runs there while the client waits.
+//! /dev/fuse still serves messages without a queue (FORGET, INTERRUPT) and notices.
 //!
-//! # Who answers
+//! # Threads
 //!
-//! The queue's thread (its *leader*) answers what it finds: one request at a time, and reads that
-//! are there together. Long reads, and what more there is of long writes, it leaves to *helpers*,
-//! which are not pinned. When it is stuck at one request a helper leads in its place (CW1).
-//! A reply is put in the entry by whoever has it, and the entry is given back by who leads; that
-//! of a long read by its helper, for the kernel copies it then.
+//! A queue's own thread, its *leader*, answers one request at a time, or a batch of short reads. It
+//! leaves long reads and all further requests to *helpers*, which are not pinned. While the leader
+//! is stuck at a request, a helper leads the queue (CW1). Any thread may put a reply into its
+//! entry. The leader gives the entries with replies back to the kernel. Only a long read's entry is
+//! given back by its helper, because the kernel copies the data in the context of that thread.
 //!
 //! # The end
 //!
-//! When the connection ends, /dev/fuse says so to its reader, which tells all others.
+//! The thread at /dev/fuse notices the end of the connection and ends all other threads.
 
 mod crew;
 mod plan;
@@ -34,40 +33,39 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use engine::vnode::api::{AlignedBuffer, SharedBytes};
+use engine::api::{AlignedBuffer, SharedBytes};
 use rustix::thread::CpuSet;
 
-use self::crew::{Crew, Job};
-pub(super) use self::plan::{Plan, plan};
-use self::queue::{Found, Queue, QueueReplies, payload_of};
-use self::ring::{Ring, Told};
+use self::crew::{HelperJob, QueueHelpers};
+pub(super) use self::plan::{UringQueuePlan, plan};
+use self::queue::{ArrivedRequest, QueueReplies, UringQueue, payload_of};
+use self::ring::{FuseRing, RingEvent};
 use super::decode::Dialect;
-use super::device::Device;
+use super::device::FuseDevice;
 use super::exchange::{Exchange, Replies};
-use super::inbox::{Apart, Incoming};
-use crate::fuse::Server;
+use super::inbox::{Incoming, MessageData};
+use crate::fuse::FuseServer;
 use crate::fuse::server::REQUEST_BYTES_MAX;
 
-/// Bytes of an entry's payload: the data of the largest request.
+/// Payload size of an entry, the data of the largest request.
 const PAYLOAD_BYTES: usize = {
     assert!(REQUEST_BYTES_MAX == 1 << 20);
     1 << 20
 };
 
-/// Data from so many bytes on is copied once, to memory that the file system may keep as it is,
-/// and not block by block. It keeps none that is smaller (decision 0030).
+/// A WRITE of at least this size is copied once, into a buffer that the file system may keep. The
+/// file system keeps no smaller buffer (decision 0030).
 const COPIED_BYTES_MIN: usize = PAYLOAD_BYTES / 8 * 7;
 
-/// The queues of a connection, made before the kernel is told of them: it asks nothing until each
-/// has an entry, so nothing may be missing then.
-pub(super) struct Queues(Arc<Vec<Queue>>);
+/// The queues of a connection. Made before the handshake, because afterwards the kernel sends no
+/// request until every queue has an entry.
+pub(super) struct Queues(Arc<Vec<UringQueue>>);
 
 impl Queues {
-    /// Makes the queues of `plan`.
-    pub(super) fn new(device: &Device, plan: Plan) -> io::Result<Queues> {
+    pub(super) fn new(device: &FuseDevice, plan: UringQueuePlan) -> io::Result<Queues> {
         let make = |number| {
-            let ring = Ring::new(device.as_raw_fd(), number, plan.entries)?;
-            Ok(Queue::new(ring, plan.entries))
+            let ring = FuseRing::new(device.as_raw_fd(), number, plan.entries)?;
+            Ok(UringQueue::new(ring, plan.entries))
         };
         (0..plan.queues).map(make).collect::<io::Result<_>>().map(|queues| Queues(Arc::new(queues)))
     }
@@ -79,31 +77,30 @@ impl std::fmt::Debug for Queues {
     }
 }
 
-/// Threads that serve the queues.
-pub(super) struct Serving {
-    queues: Arc<Vec<Queue>>,
-    crew: Arc<Crew>,
+pub(super) struct UringService {
+    queues: Arc<Vec<UringQueue>>,
+    crew: Arc<QueueHelpers>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-impl Serving {
-    /// Begins to serve. The error says why the kernel refuses the queues; it asks by /dev/fuse
-    /// then.
+impl UringService {
+    /// Starts the threads. The inner error is the kernel's reason to refuse the queues. The kernel
+    /// then sends requests by /dev/fuse.
     pub(super) fn start(
         queues: Queues,
-        server: &Arc<Server>,
-        device: &Arc<Device>,
+        server: &Arc<FuseServer>,
+        device: &Arc<FuseDevice>,
         dialect: Dialect,
         helpers: usize,
-    ) -> io::Result<Result<Serving, String>> {
-        let crew = Arc::new(Crew::default());
-        let mut serving = Serving { queues: queues.0, crew, threads: Vec::new() };
+    ) -> io::Result<Result<UringService, String>> {
+        let crew = Arc::new(QueueHelpers::default());
+        let mut serving = UringService { queues: queues.0, crew, threads: Vec::new() };
         let (tell, told) = channel();
-        let member = |first: usize, gives_back: bool, serving: &Serving| {
+        let member = |first: usize, gives_back: bool, serving: &UringService| {
             let (queues, device) = (Arc::clone(&serving.queues), Arc::clone(device));
             let replies: Arc<dyn Replies> =
                 Arc::new(QueueReplies { queues, first, gives_back, device });
-            Member {
+            FuseUringThread {
                 queues: Arc::clone(&serving.queues),
                 crew: Arc::clone(&serving.crew),
                 exchange: Exchange::with_dialect(Arc::clone(server), replies, dialect),
@@ -149,7 +146,6 @@ impl Serving {
         Ok(())
     }
 
-    /// Hears from each queue whether the kernel has taken its entries.
     fn hear(&self, told: &Receiver<Result<(), String>>) -> Result<(), String> {
         for _ in &*self.queues {
             told.recv().unwrap_or_else(|_| Err("a thread of a queue panicked".to_owned()))?;
@@ -157,12 +153,10 @@ impl Serving {
         Ok(())
     }
 
-    /// Tells all threads that it is over.
     pub(super) fn end(&self) {
         self.crew.end(&self.queues);
     }
 
-    /// Waits until all have ended.
     pub(super) fn join(self) -> io::Result<()> {
         let mut result = Ok(());
         for thread in self.threads {
@@ -174,22 +168,19 @@ impl Serving {
     }
 }
 
-/// One of the threads.
-struct Member {
-    queues: Arc<Vec<Queue>>,
-    crew: Arc<Crew>,
+struct FuseUringThread {
+    queues: Arc<Vec<UringQueue>>,
+    crew: Arc<QueueHelpers>,
     exchange: Exchange,
-    /// Whether it leads a queue.
     leads: bool,
-    /// The message at hand, but for the data of a WRITE.
     head: Vec<u8>,
-    told: Vec<Told>,
-    found: Vec<Found>,
+    told: Vec<RingEvent>,
+    found: Vec<ArrivedRequest>,
 }
 
-impl Member {
-    /// Serves the queue `number` until the connection ends; tells first whether the kernel has
-    /// taken its entries.
+impl FuseUringThread {
+    /// Serves queue `number` until the connection ends. First reports on `tell` whether the kernel
+    /// has accepted an entry.
     fn serve_queue(
         mut self,
         number: usize,
@@ -203,13 +194,13 @@ impl Member {
         let Some(queue) = queues.get(number) else { return Ok(()) };
         let begun = self.register(queue);
         let has_begun = begun.is_ok();
-        // Who started us may have ended.
+        // The receiver may be gone.
         let _ = tell.send(begun);
         if has_begun { self.lead(number, queue, None) } else { Ok(()) }
     }
 
-    /// Offers the entries; one that the kernel takes is enough.
-    fn register(&mut self, queue: &Queue) -> Result<(), String> {
+    /// Offers all entries to the kernel. Fails if it accepts none.
+    fn register(&mut self, queue: &UringQueue) -> Result<(), String> {
         let refused = queue
             .ring
             .register()
@@ -223,20 +214,19 @@ impl Member {
         }
     }
 
-    /// Does what others leave, until the connection ends.
     fn help(mut self) -> io::Result<()> {
         let (queues, crew) = (Arc::clone(&self.queues), Arc::clone(&self.crew));
         while let Some(job) = crew.next() {
             match job {
-                Job::Answer(number, found, _) => self.answer(number, found),
-                Job::Rest => {
+                HelperJob::Answer(number, found, _) => self.answer(number, found),
+                HelperJob::Rest => {
                     self.exchange.run_deferred_work();
                     crew.end_rest();
                     if self.exchange.has_deferred_work() {
                         crew.add_rest();
                     }
                 }
-                Job::StandIn(number, rounds) => {
+                HelperJob::StandIn(number, rounds) => {
                     if let Some(queue) = queues.get(number) {
                         self.lead(number, queue, Some(rounds))?;
                     }
@@ -246,16 +236,21 @@ impl Member {
         Ok(())
     }
 
-    /// Leads a queue until the connection ends, or until its own thread, which has looked
-    /// `rounds` times, looks again.
-    fn lead(&mut self, number: usize, queue: &Queue, rounds: Option<u64>) -> io::Result<()> {
+    /// Leads a queue until the connection ends. A helper passes the round count of the queue's own
+    /// thread in `rounds`, and stops leading when the count changes.
+    fn lead(&mut self, number: usize, queue: &UringQueue, rounds: Option<u64>) -> io::Result<()> {
         self.leads = true;
         let ended = self.lead_on(number, queue, rounds);
         self.leads = false;
         ended
     }
 
-    fn lead_on(&mut self, number: usize, queue: &Queue, rounds: Option<u64>) -> io::Result<()> {
+    fn lead_on(
+        &mut self,
+        number: usize,
+        queue: &UringQueue,
+        rounds: Option<u64>,
+    ) -> io::Result<()> {
         loop {
             if rounds.is_some_and(|rounds| rounds != queue.own_rounds()) {
                 return Ok(());
@@ -269,7 +264,7 @@ impl Member {
                 self.crew.notice_work();
                 self.answer_found(number);
             }
-            // However much comes, what was left has its turn.
+            // One queued job per round, so that this queue's requests do not wait for many.
             if let Some((number, found)) = self.crew.take() {
                 queue.flush()?;
                 self.answer(number, found);
@@ -282,12 +277,12 @@ impl Member {
         }
     }
 
-    /// Answers what was found in the queue `number`, and leaves to others what is too much.
+    /// Answers one request of `found` or a batch of short reads, and leaves the rest to the crew.
     fn answer_found(&mut self, number: usize) {
         let mut found = std::mem::take(&mut self.found);
         let mut own = None;
         for one in found.drain(..) {
-            // The kernel reads ahead: who has asked goes on meanwhile, on this processor.
+            // A long read is readahead: the client runs on, on this CPU.
             let is_long_read = one.is_read() && one.is_long();
             if one.is_read() && !is_long_read && self.exchange.has_room() && own.is_none() {
                 self.gather(number, &one);
@@ -306,8 +301,8 @@ impl Member {
         }
     }
 
-    /// Answers the request `found` of the queue `number`; a read with others that were left.
-    fn answer(&mut self, number: usize, found: Found) {
+    /// Answers `found` of queue `number`. A read is batched with queued reads.
+    fn answer(&mut self, number: usize, found: ArrivedRequest) {
         if found.is_read() {
             self.gather(number, &found);
             while self.exchange.has_room()
@@ -325,8 +320,8 @@ impl Member {
         let copied = payload.filter(|payload| payload.len() >= COPIED_BYTES_MIN);
         let copied = copied.map(|payload| SharedBytes::from(AlignedBuffer::copy_of(payload)));
         let data = match &copied {
-            Some(copied) => Some(Apart::Shared(copied)),
-            None => payload.map(Apart::Lent),
+            Some(copied) => Some(MessageData::Shared(copied)),
+            None => payload.map(MessageData::Lent),
         };
         self.exchange.answer(Incoming { head: &self.head, data });
         if let Some(held) = lent {
@@ -335,12 +330,12 @@ impl Member {
         self.finish();
     }
 
-    fn gather(&mut self, number: usize, found: &Found) {
+    fn gather(&mut self, number: usize, found: &ArrivedRequest) {
         let queues = Arc::clone(&self.queues);
         let Some(queue) = queues.get(number) else { return };
         let _ = queue.open(found, &mut self.head);
         if !self.exchange.gather(self.head[..].into()) {
-            // It is broken, and gets an error.
+            // A malformed read gets an error.
             self.exchange.answer(self.head[..].into());
         }
     }
@@ -350,7 +345,7 @@ impl Member {
         self.finish();
     }
 
-    /// Sees to it that what was put off is done, by somebody for whom no client waits.
+    /// Runs deferred work. A leader queues it for a helper, so that no client waits.
     fn finish(&mut self) {
         if !self.exchange.has_deferred_work() {
             return;
@@ -359,7 +354,7 @@ impl Member {
     }
 }
 
-/// Pins the calling thread to a processor, if that is there.
+/// Pins the calling thread to a CPU, if it is online.
 fn pin(number: usize) {
     let mut only = CpuSet::new();
     only.set(number);

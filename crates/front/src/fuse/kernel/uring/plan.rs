@@ -1,38 +1,33 @@
-//! Which transport a mount gets, as far as that is known before there is a connection.
+//! Availability of io_uring before mounting, and the size of its queues.
 //!
-//! The kernel wants a queue for each processor that may ever be there, with an entry at least, and
-//! each entry has room for the largest request. That is much on a machine of many processors, and
-//! so bounded.
+//! The kernel requires a queue for each possible CPU, each with an entry or more, and each entry
+//! has room for the largest request. On machines with many CPUs this memory must be bounded.
 
 use std::io;
 use std::path::Path;
 
-use super::super::super::options::TransportChoice;
+use super::super::super::options::FuseTransportChoice;
 use super::PAYLOAD_BYTES;
 
-/// The switch of the kernel's module.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-/// What lists the processors that may ever be there.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
-/// Most memory of the entries of one mount. Of an entry what its largest request has used takes
-/// memory, and a client that asks one thing at a time uses one entry.
+/// Most memory of one mount's entries. Untouched pages take none, and a sequential client uses one
+/// entry.
 const ENTRIES_BYTES_MAX: usize = 256 << 20;
-/// Most entries of a queue: reads that one processor has under way and that are answered together.
+/// Most entries of a queue, hence most reads of a CPU in one batch.
 const ENTRIES_MAX: usize = 16;
-/// Fewest: a request that takes long must not be the only one.
+/// Fewest entries: a long request must not block the others.
 const ENTRIES_MIN: usize = 2;
 
-/// Queues and entries of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fuse::kernel) struct Plan {
+pub(in crate::fuse::kernel) struct UringQueuePlan {
     pub(super) queues: u16,
     pub(super) entries: u16,
 }
 
-/// Returns how to talk by io_uring, or why not to.
-pub(in crate::fuse::kernel) fn plan(choice: TransportChoice) -> Result<Plan, String> {
-    if choice == TransportChoice::Dev {
+pub(in crate::fuse::kernel) fn plan(choice: FuseTransportChoice) -> Result<UringQueuePlan, String> {
+    if choice == FuseTransportChoice::Dev {
         return Err("--transport dev, which is the default".to_owned());
     }
     turn_on(Path::new(SWITCH))?;
@@ -43,7 +38,6 @@ pub(in crate::fuse::kernel) fn plan(choice: TransportChoice) -> Result<Plan, Str
     entries_of(processors)
 }
 
-/// Turns the switch on, if it is off and that is ours to do.
 fn turn_on(switch: &Path) -> Result<(), String> {
     match std::fs::read_to_string(switch) {
         Ok(state) if state.trim() == "Y" => return Ok(()),
@@ -61,7 +55,7 @@ fn turn_on(switch: &Path) -> Result<(), String> {
     })
 }
 
-/// Returns how many numbers a list such as `0-3,8` has.
+/// Returns the count of numbers in a list such as `0-3,8`.
 fn count(list: &str) -> Option<usize> {
     list.split(',').try_fold(0_usize, |sum, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -70,13 +64,13 @@ fn count(list: &str) -> Option<usize> {
     })
 }
 
-/// The policy: as many entries as the bound allows, up to [`ENTRIES_MAX`]; none if that is fewer
-/// than [`ENTRIES_MIN`].
-fn entries_of(processors: usize) -> Result<Plan, String> {
+/// Returns as many entries as the memory bound allows, up to [`ENTRIES_MAX`]. Fails below
+/// [`ENTRIES_MIN`].
+fn entries_of(processors: usize) -> Result<UringQueuePlan, String> {
     let entries = (ENTRIES_BYTES_MAX / PAYLOAD_BYTES / processors.max(1)).min(ENTRIES_MAX);
     match (u16::try_from(processors), u16::try_from(entries)) {
         (Ok(queues), Ok(count)) if entries >= ENTRIES_MIN && queues > 0 => {
-            Ok(Plan { queues, entries: count })
+            Ok(UringQueuePlan { queues, entries: count })
         }
         _ => Err(format!(
             "queues for {processors} possible processors take more than {} MiB",
@@ -112,7 +106,7 @@ mod tests {
         );
     }
 
-    /// Goal: each way in which the switch cannot be turned on is told, with what to do.
+    /// Goal: each failure to enable FUSE over io_uring is reported with its remedy.
     #[test]
     fn a_switch_that_cannot_be_turned_on_is_told() {
         let place = std::env::temp_dir().join(format!("holdfast-switch-{}", std::process::id()));

@@ -1,18 +1,22 @@
-//! The queue of one processor: requests in entries, replies put there, entries given back.
+//! The queue of one CPU: takes requests from entries, puts replies into them, and gives the entries
+//! back to the kernel.
+//!
+//! The thread that leads the queue waits at its ring. Another thread wakes it by a *call* (see
+//! `ring`). The queue's *bell* suppresses further calls while one is on its way.
 //!
 //! # Invariants
 //!
-//! - QU1: An entry is given back once, with the reply to the request that is in it: by whoever
-//!   flushes the queue next, once the reply is there and nobody reads the request any more.
-//! - QU2: Who takes a call lets the bell ring again, and then gives back the entries with a reply
-//!   before it does anything else. Several may lead a queue at once, and who takes a call may take
-//!   it from one who was about to wait.
+//! - QU1: An entry is given back once, with its reply, by the next flush after the reply is
+//!   complete and no thread reads the request any more.
+//! - QU2: A thread that receives a call resets the bell, then gives back all entries with replies,
+//!   before anything else. Otherwise replies could be lost: several threads may lead a queue, and a
+//!   call may reach another thread than the waiter.
 //!
 //! # Concurrency
 //!
-//! Replies come from any thread. Whoever leads the queue gives entries back before it waits; who
-//! replies while it waits calls it. A reply is noted before it is asked whether somebody waits, and
-//! who waits says so before it looks for replies: so one of both sees the other.
+//! Any thread may reply. It records the reply, then calls if a leader waits. A leader counts itself
+//! as waiting, then gives back the entries with replies, then waits. This order leaves no reply
+//! behind.
 
 use std::io;
 use std::sync::Arc;
@@ -22,47 +26,45 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
-use super::super::device::Device;
+use super::super::device::FuseDevice;
 use super::super::exchange::{Replies, ReplyParts, refusal, unique_of};
 use super::super::fuse_kernel::{InHeader, OutHeader, ReadIn, opcode};
 use super::PAYLOAD_BYTES;
-use super::ring::{Held, Ring, Told};
+use super::ring::{FuseRing, OwnedEntry, RingEvent};
 
-/// A request that moves so many bytes or more is long: to answer it takes longer than to wake a
-/// helper.
+/// Size from which a request is long: answering it takes longer than waking a helper.
 const LONG_BYTES_MIN: usize = 64 << 10;
 
-/// Bytes of an entry's first argument at most.
 const ARGUMENT_BYTES_MAX: usize = 128;
 
-pub(super) struct Queue {
-    pub(super) ring: Ring,
-    slots: Vec<Slot>,
-    /// Entries with a reply.
+pub(super) struct UringQueue {
+    pub(super) ring: FuseRing,
+    slots: Vec<QueueEntry>,
     done: Mutex<Vec<usize>>,
     bell: Bell,
-    /// How often somebody looked for requests, and how often the queue's own thread did.
+    /// Number of calls of [`UringQueue::look`]: by all threads, and by the queue's own thread.
     rounds: AtomicU64,
     own_rounds: AtomicU64,
 }
 
-/// Whether somebody waits at the ring, and was called: so that many replies call once.
+/// The waiters at the ring, and whether a call is on its way, so that many replies cause one call.
 #[derive(Default)]
 struct Bell {
     waiting: AtomicU32,
-    /// Whether somebody was called since the last began to wait.
+    /// A call was made since the last waiter began to wait.
     is_called: AtomicBool,
 }
 
 impl Bell {
-    /// Begins to wait. What is noted before is found by looking now; what is noted later rings.
+    /// Counts the caller as waiting. It must now give back entries with replies. Later replies call
+    /// it.
     fn begin(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        // Here and not at the end: who rings then may come late, and would silence the next.
+        // Reset here, not in `end`: a late call for this wait must not suppress those for the next.
         self.was_heard();
     }
 
-    /// Notes that somebody has heard it, perhaps not who waits: what is noted from now on rings.
+    /// Resets the bell after a call was received, maybe by another thread than the waiter.
     fn was_heard(&self) {
         self.is_called.store(false, Ordering::SeqCst);
     }
@@ -75,55 +77,50 @@ impl Bell {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns whether to call; else somebody has.
+    /// Returns whether the caller must call. `false` if a call is on its way.
     fn rings(&self) -> bool {
         !self.is_called.swap(true, Ordering::SeqCst)
     }
 }
 
-/// What is known of an entry that is ours.
 #[derive(Default)]
-struct Slot {
-    /// The request in it; 0: none.
+struct QueueEntry {
+    /// Id of the request, or 0.
     unique: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<QueueEntryState>,
 }
 
 #[derive(Default)]
-struct State {
-    /// `None`: the kernel has it, or whoever reads the request.
-    held: Option<Held>,
+struct QueueEntryState {
+    /// `None` while the kernel has the entry, or a thread reads the request.
+    held: Option<OwnedEntry>,
     is_answered: bool,
-    /// A reply that came while the request was still read.
+    /// A reply that came while the request was being read.
     early: Vec<u8>,
 }
 
-/// A request as it was found in its entry.
-pub(super) struct Found {
+pub(super) struct ArrivedRequest {
     pub(super) index: usize,
     opcode: u32,
-    /// Of the message.
     bytes: usize,
-    /// Of what a READ asks for.
     asked_bytes: usize,
 }
 
-impl Found {
+impl ArrivedRequest {
     pub(super) fn is_read(&self) -> bool {
         self.opcode == opcode::READ
     }
 
-    /// Returns whether so much data is moved that waking a helper costs little beside it.
     pub(super) fn is_long(&self) -> bool {
         self.bytes.max(self.asked_bytes) >= LONG_BYTES_MIN
     }
 }
 
-impl Queue {
-    pub(super) fn new(ring: Ring, entries: u16) -> Queue {
-        Queue {
+impl UringQueue {
+    pub(super) fn new(ring: FuseRing, entries: u16) -> UringQueue {
+        UringQueue {
             ring,
-            slots: (0..entries).map(|_| Slot::default()).collect(),
+            slots: (0..entries).map(|_| QueueEntry::default()).collect(),
             done: Mutex::default(),
             bell: Bell::default(),
             rounds: AtomicU64::new(0),
@@ -131,14 +128,13 @@ impl Queue {
         }
     }
 
-    /// Takes what has come: adds requests to `found`. Where there are any, they are to be answered
-    /// next; where there are none, the caller waits. Returns the last error with which the kernel
-    /// gave up an entry.
+    /// Adds arrived requests to `found`, for the caller to answer next. Returns the error of an
+    /// entry that the kernel gave up, if any.
     pub(super) fn look(
         &self,
         is_own: bool,
-        told: &mut Vec<Told>,
-        found: &mut Vec<Found>,
+        told: &mut Vec<RingEvent>,
+        found: &mut Vec<ArrivedRequest>,
     ) -> io::Result<Option<Errno>> {
         self.rounds.fetch_add(1, Ordering::Relaxed);
         if is_own {
@@ -148,12 +144,12 @@ impl Queue {
         self.ring.reap(told);
         for one in told.drain(..) {
             match one {
-                Told::Request(held) => found.extend(self.keep(held)),
-                Told::Lost(errno) => lost = Some(errno),
-                Told::Call => is_called = true,
+                RingEvent::Request(held) => found.extend(self.keep(held)),
+                RingEvent::Lost(errno) => lost = Some(errno),
+                RingEvent::Call => is_called = true,
             }
         }
-        // QU2; who waits gives them back with the same system call.
+        // QU2. If there are no requests, the caller waits next, which gives the entries back too.
         if is_called {
             self.bell.was_heard();
             if !found.is_empty() {
@@ -163,8 +159,7 @@ impl Queue {
         Ok(lost)
     }
 
-    /// Puts an entry with a request in its slot.
-    fn keep(&self, held: Held) -> Option<Found> {
+    fn keep(&self, held: OwnedEntry) -> Option<ArrivedRequest> {
         let header = held.header();
         let (sent, _) = InHeader::read_from_prefix(&header.in_out).ok()?;
         let (index, unique, header_of_read) = (held.index(), header.commit_id, header.op_in);
@@ -176,12 +171,12 @@ impl Queue {
         let asked =
             ReadIn::read_from_prefix(&header_of_read).ok().filter(|_| sent.opcode == opcode::READ);
         let asked_bytes = asked.map_or(0, |(asked, _)| usize::try_from(asked.size).unwrap_or(0));
-        Some(Found { index, opcode: sent.opcode, bytes, asked_bytes })
+        Some(ArrivedRequest { index, opcode: sent.opcode, bytes, asked_bytes })
     }
 
-    /// Copies the request in the entry `found` to `head`. Of a WRITE the data stays where it is,
-    /// and the entry is returned, which [`Queue::close`] takes back.
-    pub(super) fn open(&self, found: &Found, head: &mut Vec<u8>) -> Option<Held> {
+    /// Copies the request to `head`. The data of a WRITE stays in the returned entry, which must be
+    /// passed to [`UringQueue::close`].
+    pub(super) fn open(&self, found: &ArrivedRequest, head: &mut Vec<u8>) -> Option<OwnedEntry> {
         head.clear();
         let mut state = self.slots.get(found.index)?.state.lock();
         let held = state.held.take()?;
@@ -199,8 +194,8 @@ impl Queue {
         None
     }
 
-    /// Takes back an entry whose request nobody reads any more.
-    pub(super) fn close(&self, held: Held) {
+    /// Takes an entry back from the reader of its request. If the reply came earlier, puts it in.
+    pub(super) fn close(&self, held: OwnedEntry) {
         let index = held.index();
         let Some(slot) = self.slots.get(index) else { return };
         let mut state = slot.state.lock();
@@ -214,9 +209,10 @@ impl Queue {
         }
     }
 
-    /// Puts `reply` where it belongs; returns whether its request is here.
+    /// Puts `reply` into the entry of its request. Returns `false` if the request is of another
+    /// queue.
     fn answer(&self, unique: u64, reply: &ReplyParts<'_>, gives_back: bool) -> bool {
-        let is_it = |slot: &Slot| slot.unique.load(Ordering::Acquire) == unique;
+        let is_it = |slot: &QueueEntry| slot.unique.load(Ordering::Acquire) == unique;
         let Some(index) = self.slots.iter().position(is_it) else { return false };
         let slot = &self.slots[index];
         let mut state = slot.state.lock();
@@ -242,7 +238,6 @@ impl Queue {
         true
     }
 
-    /// Notes that an entry can be given back, and calls who waits.
     fn note(&self, index: usize) {
         self.done.lock().push(index);
         if self.bell.is_waited_for() {
@@ -250,22 +245,19 @@ impl Queue {
         }
     }
 
-    /// Calls who waits, or the next who will; for a reply, unless somebody has since that began to
-    /// wait.
+    /// Wakes the current or the next waiter, unless a call is on its way.
     fn call(&self) {
         if self.bell.rings() {
             self.call_all();
         }
     }
 
-    /// Calls all who wait, or the next who will: who leaves calls those who come after it.
     pub(super) fn call_all(&self) {
         if let Err(error) = self.ring.call() {
             tracing::error!(%error, "who waits at a queue is not called");
         }
     }
 
-    /// Pushes the entries with a reply; returns whether there were any.
     fn push(&self) -> io::Result<bool> {
         let mut has_any = false;
         loop {
@@ -280,12 +272,10 @@ impl Queue {
         }
     }
 
-    /// Gives back the entries with a reply.
     pub(super) fn flush(&self) -> io::Result<()> {
         if self.push()? { self.ring.submit() } else { Ok(()) }
     }
 
-    /// Gives back the entries with a reply, and waits for a request or a call.
     pub(super) fn wait(&self) -> io::Result<()> {
         self.bell.begin();
         let waited = self.push().and_then(|_| self.ring.wait());
@@ -293,25 +283,22 @@ impl Queue {
         waited
     }
 
-    /// Returns how often somebody looked, and `None` in its place while somebody waits.
+    /// Returns the number of rounds of all threads, or `None` while a thread waits.
     pub(super) fn rounds(&self) -> Option<u64> {
         (!self.bell.is_waited_for()).then(|| self.rounds.load(Ordering::Relaxed))
     }
 
-    /// Returns how often the queue's own thread looked.
     pub(super) fn own_rounds(&self) -> u64 {
         self.own_rounds.load(Ordering::Relaxed)
     }
 }
 
-/// Returns what of the payload the kernel has filled.
-pub(super) fn payload_of(held: &Held) -> &[u8] {
+pub(super) fn payload_of(held: &OwnedEntry) -> &[u8] {
     let bytes = usize::try_from(held.header().payload_bytes).unwrap_or(usize::MAX);
     &held.payload()[..bytes.min(PAYLOAD_BYTES)]
 }
 
-/// Writes `reply` to the entry.
-fn put(held: &mut Held, reply: &ReplyParts<'_>) {
+fn put(held: &mut OwnedEntry, reply: &ReplyParts<'_>) {
     let header_bytes = size_of::<OutHeader>();
     let data_bytes = reply.data.iter().map(|piece| piece.len()).sum::<usize>();
     let refused;
@@ -334,22 +321,20 @@ fn put(held: &mut Held, reply: &ReplyParts<'_>) {
     header.payload_bytes = u32::try_from(end).expect("PAYLOAD_BYTES fits");
 }
 
-/// Replies to requests that came by any queue of a mount.
 pub(super) struct QueueReplies {
-    pub(super) queues: Arc<Vec<Queue>>,
-    /// Where to look first.
+    pub(super) queues: Arc<Vec<UringQueue>>,
     pub(super) first: usize,
-    /// Whether the thread gives long replies back itself. It is that of a helper: the kernel copies
-    /// them in its name, beside the client and the queue's thread.
+    /// This thread gives entries with long replies back itself. Set for helpers: the kernel copies
+    /// the reply in their context, in parallel to the client.
     pub(super) gives_back: bool,
-    pub(super) device: Arc<Device>,
+    pub(super) device: Arc<FuseDevice>,
 }
 
 impl Replies for QueueReplies {
     fn send(&self, reply: &ReplyParts<'_>) {
         let unique = unique_of(reply.head);
         let (before, from) = self.queues.split_at(self.first.min(self.queues.len()));
-        // One that is nowhere was taken back with its connection.
+        // The request of an unknown id has ended with its connection.
         let bytes = reply.data.iter().map(|piece| piece.len()).sum::<usize>();
         let gives_back = self.gives_back && bytes >= LONG_BYTES_MIN;
         let _ = from.iter().chain(before).any(|queue| queue.answer(unique, reply, gives_back));
@@ -375,8 +360,7 @@ mod tests {
         bytes.fill_with(|| prng.next_u64().to_le_bytes()[0]);
     }
 
-    /// Changes lengths and kind of what is in an entry, and in one of three cases all headers.
-    fn fill_at_random(held: &mut Held, prng: &mut Prng) {
+    fn fill_at_random(held: &mut OwnedEntry, prng: &mut Prng) {
         const OPCODES: [u32; 6] =
             [opcode::READ, opcode::WRITE, opcode::LOOKUP, opcode::SETATTR, opcode::GETXATTR, 9999];
         let edges = [0, 1, 39, 40, 41, 128, 167, 168, 169, 4096, 1 << 20, (1 << 20) + 1, u32::MAX];
@@ -398,13 +382,13 @@ mod tests {
         fill(&mut held.payload_mut()[..256], prng);
     }
 
-    /// Goal: whatever is in an entry, what is read of it lies in it, and a reply finds its place.
+    /// Goal: any entry is read within its bounds, and a reply goes to its request.
     #[test]
     fn entries_of_any_sort_are_read_within_their_bounds() {
         let prng = &mut Prng::from_seed(41);
-        let ring = Ring::new(-1, 0, 2).expect("io_uring can be had where this is tested");
-        let queue = Queue::new(ring, 2);
-        let mut held = Held::new(1);
+        let ring = FuseRing::new(-1, 0, 2).expect("io_uring can be had where this is tested");
+        let queue = UringQueue::new(ring, 2);
+        let mut held = OwnedEntry::new(1);
         let (mut head, mut decoded) = (Vec::new(), 0);
         for _ in 0..20_000 {
             fill_at_random(&mut held, prng);
@@ -415,7 +399,8 @@ mod tests {
             assert!(head.len() <= fixed + PAYLOAD_BYTES);
             assert!(lent.is_none() || head.len() <= fixed);
             if let Some(envelope) = Envelope::of(&head) {
-                let data = lent.as_ref().map(|held| super::super::Apart::Lent(payload_of(held)));
+                let data =
+                    lent.as_ref().map(|held| super::super::MessageData::Lent(payload_of(held)));
                 let incoming = Incoming { head: &head, data };
                 let _ = decode(&envelope, incoming, Dialect::default());
                 decoded += 1;
@@ -436,13 +421,14 @@ mod tests {
         assert!(decoded > 10_000, "{decoded}");
     }
 
-    /// Goal: who waits at a queue finds each reply, though a helper that leaves took the call.
+    /// Goal: each reply is given back, even if a helper receives the call meant for the waiter and
+    /// leaves.
     #[test]
     fn a_reply_is_given_back_whoever_takes_the_call_for_it() {
         const REPLIES: usize = 20_000;
         const SOON: Duration = Duration::from_secs(10);
-        let ring = Ring::new(-1, 0, 2).expect("io_uring can be had where this is tested");
-        let queue = &Queue::new(ring, 2);
+        let ring = FuseRing::new(-1, 0, 2).expect("io_uring can be had where this is tested");
+        let queue = &UringQueue::new(ring, 2);
         let has_ended = &AtomicBool::new(false);
         let goes_on = || !has_ended.load(Ordering::Acquire);
         std::thread::scope(|scope| {
@@ -453,10 +439,10 @@ mod tests {
                     queue.wait().expect("it can be waited at");
                 }
             });
-            // It has a request to answer each time, and leaves.
+            // A helper, which always has a request and never waits.
             scope.spawn(move || {
                 while goes_on() {
-                    let one = Found { index: 1, opcode: 0, bytes: 0, asked_bytes: 0 };
+                    let one = ArrivedRequest { index: 1, opcode: 0, bytes: 0, asked_bytes: 0 };
                     queue.look(false, &mut Vec::new(), &mut vec![one]).expect("it looks");
                     std::thread::yield_now();
                 }
@@ -472,7 +458,7 @@ mod tests {
             }
             has_ended.store(true, Ordering::Release);
             queue.call_all();
-            // The helper may take that, too.
+            // The helper may receive this call too.
             while queue.bell.is_waited_for() {
                 queue.call_all();
                 std::thread::yield_now();
@@ -490,7 +476,7 @@ mod tests {
         assert_eq!([bell.rings(), bell.rings()], [true, false]);
         bell.end();
         bell.begin();
-        // Somebody saw that it is waited, and then took its time.
+        // A replying thread saw the waiter, and calls only now.
         bell.end();
         assert!(bell.rings());
         bell.begin();

@@ -1,25 +1,26 @@
-//! One ring: entries that the kernel fills with requests, and takes back with their replies.
+//! One ring: entries that the kernel fills with requests and takes back with replies.
 //!
-//! An *entry* is two pieces of memory, one for headers and one for what is long. It is the kernel's
-//! or ours, never both: ours is who has its [`Held`], and the ring has the `Held` of those that are
-//! the kernel's.
+//! An *entry* is two blocks of memory: headers and payload. It belongs either to the kernel or to
+//! this process. An [`OwnedEntry`] is ownership by the process. The ring stores the `OwnedEntry` of
+//! the kernel's entries.
 //!
 //! # Invariants
 //!
-//! - RG1: Memory of an entry is touched only through its [`Held`], which the ring gives out when
-//!   the kernel has filled the entry, and takes before the kernel may touch it again.
-//! - RG2: An entry has one command under way at most, so both of the ring's queues have room for
-//!   all of them. Where calls fill the submission queue, who pushes submits them first.
-//! - RG3: Memory of an entry that the kernel has is not freed with the ring, but left to the
-//!   process.
+//! - RG1: The memory of an entry is accessed only through its [`OwnedEntry`]. The ring hands it out
+//!   when the kernel has filled the entry, and takes it before the kernel may access the entry
+//!   again.
+//! - RG2: An entry has at most one command in progress, so the submission and completion queues
+//!   have room for all entries. If calls fill the submission queue, a push submits them first.
+//! - RG3: Memory of an entry that the kernel still has is leaked when the ring is dropped.
 //!
 //! # Concurrency
 //!
-//! Any thread may push, submit and reap; a lock each, never held across a system call. Requests
-//! come to the thread that submitted the entry last: the kernel copies them in its name.
+//! Any thread may push, submit and reap, each under its own lock, never held across a system call.
+//! A request arrives in the context of the thread that last submitted the entry, where the kernel
+//! copies it.
 //!
-//! A *call* is a NOP that the caller submits: it is completed within that system call, by the
-//! caller's own thread, and wakes all who wait. So nobody has to listen for it.
+//! A *call* is a NOP that wakes all threads waiting at the ring. It completes when submitted,
+//! whether any thread waits or not.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -28,7 +29,7 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::thread::yield_now;
 
-use engine::vnode::api::AlignedBuffer;
+use engine::api::AlignedBuffer;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
@@ -38,104 +39,95 @@ use zerocopy::IntoBytes;
 use super::super::fuse_kernel::{UringCommand, UringHeader, uring_command};
 use super::PAYLOAD_BYTES;
 
-/// What a call is marked with; entries are marked with their numbers.
+/// User data of a call. An entry has its index.
 const CALL: u64 = u64::MAX;
 
-/// Bytes that are set aside for headers: a page, as memory is aligned to that.
+/// Memory for headers: a page, because the memory is page-aligned.
 const HEADER_BYTES: usize = {
     assert!(size_of::<UringHeader>() <= 4096);
     4096
 };
 
-/// How often it is tried to submit what the kernel does not take yet, for want of memory.
+/// Most tries of a submission if the kernel lacks memory.
 const SUBMISSIONS_MAX: u32 = 1000;
 
-/// `sqe->len` of a registration: headers and payload are two pieces.
+/// `sqe->len` of a registration: two blocks of memory, headers and payload.
 const PIECES: u32 = 2;
 
-/// Memory of an entry, and the right to touch it (RG1).
-pub(super) struct Held {
+/// The memory of an entry, and the right to access it (RG1).
+pub(super) struct OwnedEntry {
     index: usize,
     header: NonNull<UringHeader>,
     payload: NonNull<u8>,
-    /// What they point into.
     _memory: [AlignedBuffer; 2],
 }
 
-// SAFETY: it owns what it points to, as a `Box` does.
-unsafe impl Send for Held {}
+// SAFETY: it owns the memory it points to, as a `Box` does.
+unsafe impl Send for OwnedEntry {}
 
-impl Held {
-    pub(super) fn new(index: usize) -> Held {
+impl OwnedEntry {
+    pub(super) fn new(index: usize) -> OwnedEntry {
         let mut first = AlignedBuffer::for_reading(HEADER_BYTES);
         let mut second = AlignedBuffer::for_reading(PAYLOAD_BYTES);
         let header = NonNull::from(&mut first[..]).cast();
         let payload = NonNull::from(&mut second[..]).cast();
-        Held { index, header, payload, _memory: [first, second] }
+        OwnedEntry { index, header, payload, _memory: [first, second] }
     }
 
-    /// Which of its ring.
     pub(super) fn index(&self) -> usize {
         self.index
     }
 
-    /// Returns the headers.
     pub(super) fn header(&self) -> &UringHeader {
-        // SAFETY: RG1: while `self` is out, the kernel does not touch the memory, and `&mut self`
-        // is needed to change it. There are more bytes, aligned to a page; any bits are a value.
+        // SAFETY: RG1: the kernel does not access the memory while `self` exists, and a change
+        // needs `&mut self`. The memory is page-aligned and larger than the header. Any bits are
+        // valid.
         unsafe { self.header.as_ref() }
     }
 
-    /// Returns the headers, to be changed.
     pub(super) fn header_mut(&mut self) -> &mut UringHeader {
-        // SAFETY: as above.
+        // SAFETY: RG1, as in `header`. `&mut self` makes the access exclusive.
         unsafe { self.header.as_mut() }
     }
 
-    /// Returns what is long.
     pub(super) fn payload(&self) -> &[u8] {
-        // SAFETY: RG1; so many bytes were allocated, all of them initialised.
+        // SAFETY: RG1. This many bytes were allocated, all initialised.
         unsafe { NonNull::slice_from_raw_parts(self.payload, PAYLOAD_BYTES).as_ref() }
     }
 
-    /// Returns what is long, to be changed.
     pub(super) fn payload_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: RG1, as in `payload`. `&mut self` makes the access exclusive.
         unsafe { NonNull::slice_from_raw_parts(self.payload, PAYLOAD_BYTES).as_mut() }
     }
 }
 
-/// What the ring has told.
-pub(super) enum Told {
-    /// A request is in the entry.
-    Request(Held),
-    /// The kernel has given up the entry, for good.
+pub(super) enum RingEvent {
+    Request(OwnedEntry),
+    /// The kernel has given up the entry for good.
     Lost(Errno),
-    /// Somebody has called.
     Call,
 }
 
-/// A ring, its entries and what calls whoever waits at it.
-pub(super) struct Ring {
+pub(super) struct FuseRing {
     io: IoUring<Entry128>,
-    /// The connection to the kernel.
     connection: RawFd,
     queue: u16,
-    /// Where the pieces of each entry are: the kernel reads it when it takes a registration.
+    /// Address and length of each entry's headers and payload. The kernel reads them at
+    /// registration.
     pieces: Vec<[(usize, usize); 2]>,
     pushing: Mutex<()>,
-    /// What the kernel has, by number; also the lock of those who reap.
-    given: Mutex<Vec<Option<Held>>>,
+    /// The kernel's entries by index. This lock also serializes reaping.
+    given: Mutex<Vec<Option<OwnedEntry>>>,
 }
 
-impl Ring {
-    /// Makes a ring of `entries` for the queue number `queue` of the connection `connection`, which
-    /// must stay open as long as the ring.
-    pub(super) fn new(connection: RawFd, queue: u16, entries: u16) -> io::Result<Ring> {
-        // One more is for a call.
+impl FuseRing {
+    /// Makes a ring of `entries` for queue number `queue`. `connection` must stay open as long as
+    /// the ring.
+    pub(super) fn new(connection: RawFd, queue: u16, entries: u16) -> io::Result<FuseRing> {
+        // One more place, for a call.
         let io = IoUring::<Entry128>::builder().dontfork().build(u32::from(entries) + 1)?;
-        let given: Vec<Held> = (0..usize::from(entries)).map(Held::new).collect();
-        let pieces_of = |held: &Held| {
+        let given: Vec<OwnedEntry> = (0..usize::from(entries)).map(OwnedEntry::new).collect();
+        let pieces_of = |held: &OwnedEntry| {
             let (header, payload) = (held.header.as_ptr(), held.payload.as_ptr());
             [
                 (header.expose_provenance(), size_of::<UringHeader>()),
@@ -144,10 +136,9 @@ impl Ring {
         };
         let pieces = given.iter().map(pieces_of).collect();
         let given = Mutex::new(given.into_iter().map(Some).collect());
-        Ok(Ring { io, connection, queue, pieces, pushing: Mutex::new(()), given })
+        Ok(FuseRing { io, connection, queue, pieces, pushing: Mutex::new(()), given })
     }
 
-    /// Offers all entries to the kernel.
     pub(super) fn register(&self) -> io::Result<()> {
         for (index, pieces) in self.pieces.iter().enumerate() {
             self.push(&self.registration(index, pieces))?;
@@ -166,9 +157,8 @@ impl Ring {
         with_mark(entry, mark_of(index))
     }
 
-    /// Gives an entry back with the reply that is in it to the request `unique`; for whoever
-    /// submits or waits next.
-    pub(super) fn commit(&self, held: Held, unique: u64) -> io::Result<()> {
+    /// Queues an entry with its reply to request `unique`, for the next submit or wait.
+    pub(super) fn commit(&self, held: OwnedEntry, unique: u64) -> io::Result<()> {
         let command =
             UringCommand { flags: 0, commit_id: unique, queue: self.queue, padding: [0; 3] };
         let connection = types::Fd(self.connection);
@@ -186,9 +176,9 @@ impl Ring {
         loop {
             {
                 let _pushing = self.pushing.lock();
-                // SAFETY: under this lock there is no other submission queue. What the entry points
-                // to: memory of entries outlives the ring (RG3), and `pieces` lives as long; a NOP
-                // points to nothing.
+                // SAFETY: this lock excludes other submission queues. The memory of entries
+                // outlives the ring (RG3), `pieces` lives as long as the ring, and a NOP points to
+                // nothing.
                 if unsafe { self.io.submission_shared().push(entry) }.is_ok() {
                     return Ok(());
                 }
@@ -197,13 +187,13 @@ impl Ring {
         }
     }
 
-    /// Submits what was pushed, all of it: nobody else may come by.
+    /// Submits everything pushed. Retries, as no other thread may come to do it.
     pub(super) fn submit(&self) -> io::Result<()> {
         for _ in 0..SUBMISSIONS_MAX {
             self.enter(0)?;
             let is_empty = {
                 let _pushing = self.pushing.lock();
-                // SAFETY: as in `push`.
+                // SAFETY: `pushing` is locked, so there is no other submission queue.
                 unsafe { self.io.submission_shared() }.is_empty()
             };
             if is_empty {
@@ -214,7 +204,7 @@ impl Ring {
         Err(Errno::AGAIN.into())
     }
 
-    /// Submits what was pushed, and waits until something is told; perhaps in vain.
+    /// Submits, and waits for a completion. May return without one.
     pub(super) fn wait(&self) -> io::Result<()> {
         self.enter(1)
     }
@@ -223,46 +213,43 @@ impl Ring {
         match self.io.submitter().submit_and_wait(awaited) {
             Ok(_) => Ok(()),
             Err(error) => match Errno::from_io_error(&error) {
-                // What was not taken is submitted the next time.
+                // The next call submits what is left.
                 Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => Ok(()),
                 _ => Err(error),
             },
         }
     }
 
-    /// Takes what the ring has told by now.
-    pub(super) fn reap(&self, told: &mut Vec<Told>) {
+    pub(super) fn reap(&self, told: &mut Vec<RingEvent>) {
         let mut given = self.given.lock();
-        // SAFETY: under this lock there is no other completion queue.
+        // SAFETY: this lock excludes other completion queues.
         for done in unsafe { self.io.completion_shared() } {
             if done.user_data() == CALL {
-                told.push(Told::Call);
+                told.push(RingEvent::Call);
                 continue;
             }
             let index = usize::try_from(done.user_data()).unwrap_or(usize::MAX);
             let Some(held) = given.get_mut(index).and_then(Option::take) else { continue };
             told.push(match done.result() {
-                0 => Told::Request(held),
-                error => Told::Lost(Errno::from_raw_os_error(-error)),
+                0 => RingEvent::Request(held),
+                error => RingEvent::Lost(Errno::from_raw_os_error(-error)),
             });
         }
     }
 
-    /// Returns whether the kernel has any entry.
     pub(super) fn has_entries(&self) -> bool {
         self.given.lock().iter().any(Option::is_some)
     }
 
-    /// Calls all who wait at the ring, or the next who will.
     pub(super) fn call(&self) -> io::Result<()> {
         self.push(&Entry128::from(opcode::Nop::new().build().user_data(CALL)))?;
         self.submit()
     }
 }
 
-impl Drop for Ring {
+impl Drop for FuseRing {
     fn drop(&mut self) {
-        // RG3: the kernel ends commands some time after the ring is closed.
+        // RG3: the kernel may use the entries for some time after the ring is closed.
         self.given.lock().drain(..).flatten().for_each(forget);
     }
 }
@@ -278,10 +265,10 @@ fn with_mark(mut entry: Entry128, mark: u64) -> Entry128 {
 
 /// Returns `entry` with `length` in `sqe->len`, for which the crate has no setter.
 fn with_length(entry: Entry128, length: u32) -> Entry128 {
-    /// Where `struct io_uring_sqe` of `include/uapi/linux/io_uring.h` has `len`.
+    /// Offset of `len` in `struct io_uring_sqe` of `include/uapi/linux/io_uring.h`.
     const AT: usize = 24;
-    // SAFETY: `Entry128` is the kernel's struct of 128 bytes, in C's layout, plain numbers without
-    // padding; the size is checked by the compiler. So any bytes are one.
+    // SAFETY: `Entry128` is the kernel's struct of 128 bytes in C layout, plain numbers without
+    // padding. The compiler checks the size. Any bytes are a value.
     unsafe {
         let mut bytes = std::mem::transmute::<Entry128, [u8; 128]>(entry);
         bytes[AT..AT + size_of::<u32>()].copy_from_slice(length.as_bytes());
