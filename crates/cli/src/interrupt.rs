@@ -16,9 +16,13 @@ pub(crate) fn watch() -> std::io::Result<()> {
         return Ok(());
     }
     let flag = IS_INTERRUPTED.get_or_init(Arc::default);
-    // In this order, so that only the second signal finds the flag set.
-    signal_hook::flag::register_conditional_shutdown(SIGINT, INTERRUPTED.into(), Arc::clone(flag))?;
+    // The flag first: SIGINT does not end the process any more, so it must not be lost.
     signal_hook::flag::register(SIGINT, Arc::clone(flag))?;
+    // In this order, so that only a later signal ends the process.
+    let was_told = Arc::new(AtomicBool::new(false));
+    let (code, told) = (INTERRUPTED.into(), Arc::clone(&was_told));
+    signal_hook::flag::register_conditional_shutdown(SIGINT, code, told)?;
+    signal_hook::flag::register(SIGINT, was_told)?;
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, XattrFlags};
 
 use crate::calls::{Mapping, become_user, write_async};
-use crate::{Mounted, can_mount, errno, write};
+use crate::{Mounted, Over, can_mount, errno, write};
 
 const PAGE: usize = 4096;
 /// Offset of the second page.
@@ -82,6 +82,7 @@ fn asynchronous_direct_writes_leave_no_stale_page() {
     let direct = options.custom_flags(libc::O_DIRECT).open(&path).expect("open");
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _over = Over(&is_over);
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut bytes = vec![0; PIECES * PAGE];
@@ -97,12 +98,8 @@ fn asynchronous_direct_writes_leave_no_stale_page() {
             let mut bytes = vec![0; PIECES * PAGE];
             buffered.read_exact_at(&mut bytes, 0).expect("read");
             let stale = bytes.iter().filter(|byte| **byte != round).count();
-            if stale > 0 {
-                is_over.store(true, Ordering::Relaxed);
-            }
             assert_eq!(stale, 0, "bytes from before round {round}");
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     drop((direct, buffered));
     mounted.finish();

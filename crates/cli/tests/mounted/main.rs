@@ -47,7 +47,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use front::fuse::mountpoint;
 
@@ -62,6 +62,15 @@ fn can_mount(test: &str) -> bool {
         eprintln!("\n*** SKIPPED: {test}: needs root and /dev/fuse ***\n");
     }
     has_fuse && is_root
+}
+
+/// Tells other threads that it is over, also where something has failed: a scope waits for them.
+struct Over<'o>(&'o AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A pool, mounted.

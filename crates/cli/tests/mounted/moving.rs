@@ -12,7 +12,7 @@ use std::time::Duration;
 use front::fuse::mountpoint;
 
 use super::several::Other;
-use super::{HOLDFAST, can_mount, first_line};
+use super::{HOLDFAST, Over, can_mount, first_line};
 
 const FILES: usize = 40;
 /// Times that a server is killed.
@@ -211,13 +211,14 @@ fn a_fileset_moves_under_the_programs_that_use_it() {
     let is_over = AtomicBool::new(false);
     let (work, at) = (&both.work, &mount.0);
     let written = std::thread::scope(|scope| {
+        let over = Over(&is_over);
         let writing = scope.spawn(|| write_until(at, &is_over));
         for [from, to] in [["one", "two"], ["two", "one"], ["one", "two"]] {
             both.moves(&format!("fileset move {from}.hf:a {to}.hf:a"));
             open.write_all(to.as_bytes()).expect("there is room");
             open.sync_all().expect("nothing fails");
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         writing.join().expect("what was written is there")
     });
     assert!(written > 3, "{written} files say little");

@@ -203,7 +203,8 @@ fn a_mount_by_name_is_found_by_its_source() {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
     // The kernel ends the mount's connection when the process is gone. It may have the attributes
     // of the directory, so a list is asked for.
-    while fs::read_dir(&directory).is_ok() {
+    let lists = |mut list: fs::ReadDir| list.all(|entry| entry.is_ok());
+    while fs::read_dir(&directory).is_ok_and(lists) {
         std::thread::park_timeout(std::time::Duration::from_millis(1));
     }
     let told = mounted.run(&["unmount", &directory]);

@@ -77,7 +77,7 @@ fn serve(mounted: &Mounted, before: &[&str]) -> Child {
 fn serve_logging_to(log: Stdio, mounted: &Mounted, before: &[&str]) -> Child {
     let (pool, directory) = (mounted.text("pool.hf"), mounted.text("mnt"));
     let words = [before, &[HOLDFAST, "mount", &pool, &directory]].concat();
-    let server = Command::new(words[0])
+    let mut server = Command::new(words[0])
         .args(&words[1..])
         .env("HOLDFAST_RUN_DIR", &mounted.work)
         .stdout(Stdio::null())
@@ -87,6 +87,7 @@ fn serve_logging_to(log: Stdio, mounted: &Mounted, before: &[&str]) -> Child {
     let is_live = || matches!(mountpoint::inspect(&mounted.root()), Ok(Mountpoint::Live { .. }));
     let has_status = || holdfast(&mounted.work, &["status", &directory].map(OsStr::new)).status;
     while !(is_live() && has_status().success()) {
+        assert_eq!(server.try_wait().expect("it is ours"), None, "it ends instead of mounting");
         std::thread::yield_now();
     }
     server

@@ -11,7 +11,7 @@ use front::fuse::mountpoint;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::{Mounted, can_mount, write};
+use crate::{Mounted, Over, can_mount, write};
 
 /// Detaches a mount that a test that failed has left.
 pub(crate) struct Other(pub(crate) PathBuf);
@@ -327,6 +327,7 @@ fn a_mount_tells_what_is_asked_by_directory_and_what_was_slow() {
         }
     };
     std::thread::scope(|scope| {
+        let over = Over(&is_over);
         scope.spawn(write_on);
         let top = json(&["--json", "top", &mount, "--every", "500ms", "--times", "2"]);
         let deeper =
@@ -336,7 +337,7 @@ fn a_mount_tells_what_is_asked_by_directory_and_what_was_slow() {
         let slow = json(&[
             "--json", "trace", &mount, "--slower", "0ms", "--every", "300ms", "--times", "2",
         ]);
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         let paths = |looks: &[Value]| -> Vec<String> {
             let list = looks.last().map(|look| look["paths"].clone());
             let list = list.and_then(|list| list.as_array().cloned()).unwrap_or_default();

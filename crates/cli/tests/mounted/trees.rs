@@ -192,7 +192,7 @@ fn an_interrupted_copy_in_says_how_to_continue() {
     let mut command = Command::new(HOLDFAST);
     command.args(["copy-in", "-", &a]).env("HOLDFAST_RUN_DIR", &mounted.work);
     command.stdin(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().expect("the program can be started");
+    let mut child = command.spawn().expect("the program can be started");
     let pid = rustix::process::Pid::from_child(&child);
     // Until the program catches SIGINT, bit 1 of the mask.
     let catches = || {
@@ -201,10 +201,11 @@ fn an_interrupted_copy_in_says_how_to_continue() {
         u64::from_str_radix(mask.trim(), 16).expect("it is hexadecimal") & 2 != 0
     };
     while !catches() {
+        assert_eq!(child.try_wait().expect("it is ours"), None, "it ends too early");
         std::thread::park_timeout(std::time::Duration::from_millis(10));
     }
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
-    let (mut child, mut told) = (child, String::new());
+    let mut told = String::new();
     let mut stderr = child.stderr.take().expect("it is a pipe");
     std::io::Read::read_to_string(&mut stderr, &mut told).expect("it is text");
     assert_eq!(child.wait().expect("it ends").code(), Some(130), "{told}");

@@ -87,6 +87,11 @@ impl Later {
         self.0.lock().get_or_insert_default();
     }
 
+    /// Returns how many were not taken.
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().as_ref().map_or(0, Vec::len)
+    }
+
     /// Returns the oldest that was not taken.
     pub(crate) fn take(&self) -> Option<Ended> {
         let mut kept = self.0.lock();

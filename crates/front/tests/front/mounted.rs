@@ -357,7 +357,7 @@ fn others_are_answered_while_syncs_are_not_over(transport: FuseTransportChoice) 
         for file in &files {
             scope.spawn(|| file.sync_all().expect("fsync"));
         }
-        while mounted.fs.fsync_count.load(Ordering::SeqCst) < 3 {
+        while mounted.fs.later.count() < files.len() {
             std::thread::yield_now();
         }
         fs::metadata(mounted.path("absent")).expect_err("absent");

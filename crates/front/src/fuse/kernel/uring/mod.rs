@@ -253,6 +253,10 @@ impl FuseUringThread {
     ) -> io::Result<()> {
         loop {
             if rounds.is_some_and(|rounds| rounds != queue.own_rounds()) {
+                // It may have received the call of the end, for which the queue's own thread waits.
+                if self.crew.has_ended() {
+                    queue.call_all();
+                }
                 return Ok(());
             }
             let lost = queue.look(rounds.is_none(), &mut self.told, &mut self.found)?;

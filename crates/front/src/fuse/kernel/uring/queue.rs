@@ -433,7 +433,7 @@ mod tests {
         let goes_on = || !has_ended.load(Ordering::Acquire);
         std::thread::scope(|scope| {
             queue.ring.register().expect("it can be submitted");
-            scope.spawn(move || {
+            let waiter = scope.spawn(move || {
                 while goes_on() {
                     queue.look(true, &mut Vec::new(), &mut Vec::new()).expect("it looks");
                     queue.wait().expect("it can be waited at");
@@ -457,9 +457,8 @@ mod tests {
                 }
             }
             has_ended.store(true, Ordering::Release);
-            queue.call_all();
-            // The helper may receive this call too.
-            while queue.bell.is_waited_for() {
+            // The helper may receive a call too, and the waiter begin to wait after one.
+            while !waiter.is_finished() {
                 queue.call_all();
                 std::thread::yield_now();
             }
