@@ -12,12 +12,14 @@
 
 mod web;
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver as Queue, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use ureq::http::Uri;
 
@@ -322,6 +324,8 @@ fn end_of(
                 continue;
             }
         };
+        // With all that it has started: a shell is not all of a command.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.kill();
         let _ = child.wait();
         return Err(cause);
@@ -342,6 +346,7 @@ fn run_command(
         .env("HOLDFAST_DROPPED", told.dropped.to_string())
         .env_remove("NOTIFY_SOCKET")
         .stdin(Stdio::null())
+        .process_group(0)
         .spawn();
     end_of(child.map_err(|error| format!("{program}: {error}"))?, should_stop, RECEIVER_TIME)
 }

@@ -107,8 +107,9 @@ fn a_receiver_that_hangs_harms_nobody() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it listens").port();
     let hangs = WebhookUrl::parse(&format!("http://127.0.0.1:{port}/")).expect("it is one");
-    let (receivers, counts) =
-        start(&[DeliveryMethod::Webhook(hangs), shell("sleep 600"), shell("true")]);
+    let file = std::env::temp_dir().join(format!("holdfast-hangs-{}", std::process::id()));
+    let sleeps = shell(&format!("sleep 600 & echo $! > {}; wait", file.display()));
+    let (receivers, counts) = start(&[DeliveryMethod::Webhook(hangs), sleeps, shell("true")]);
     let begun = Instant::now();
     let rounds = QUEUE_MAX + 20;
     for round in 0..rounds {
@@ -128,6 +129,12 @@ fn a_receiver_that_hangs_harms_nobody() {
     assert!(is_silent(0) && is_silent(1), "{came:?}");
     assert_eq!((came[2].ok, &came[2].error), (true, &None));
     drop((receivers, listener));
+    let started = std::fs::read_to_string(&file).expect("the command has begun");
+    let state = format!("/proc/{}/stat", started.trim());
+    // Ended, and whoever has taken it over may not have noticed.
+    let has_ended = || std::fs::read_to_string(&state).map_or(true, |state| state.contains(") Z"));
+    until("what the command has started is left", has_ended);
+    std::fs::remove_file(file).expect("it is ours");
 }
 
 /// Goal: failures are counted and reported with causes. A receiver gets only the kinds that it
