@@ -21,6 +21,7 @@ pub(crate) mod device;
 pub(crate) mod export;
 pub(crate) mod fileset;
 pub(crate) mod group;
+pub(crate) mod locks;
 pub(crate) mod members;
 pub(crate) mod placement;
 pub(crate) mod pool;
@@ -91,6 +92,8 @@ pub(crate) enum CliCommand {
     Notify(schedule::NotifyArgs),
     /// Show the current load by client, directory and operation
     Top(top::TopArgs),
+    /// List the file locks of programs
+    Locks(locks::LocksArgs),
     /// Show slow requests of clients
     Trace(top::TraceArgs),
     /// Make a server reread its configuration file
@@ -170,6 +173,7 @@ impl CliCommand {
             CliCommand::Schedule(args) => [Some(args.command.path_mut()), None],
             CliCommand::Notify(args) => [Some(args.pool()), None],
             CliCommand::Top(args) => [Some(&mut args.pool), None],
+            CliCommand::Locks(args) => [Some(args.command.pool_mut()), None],
             CliCommand::Trace(args) => [Some(&mut args.pool), None],
             CliCommand::Reload(args) => [Some(&mut args.pool), None],
             CliCommand::Device(args) => [Some(args.command.pool_mut()), None],
@@ -244,11 +248,11 @@ pub(crate) struct CreateArgs {
     /// Disk group of the pool; repeat for several. KIND is single (1 device), mirror (2 or 3),
     /// raid5 (3 to 32, survives the loss of one), stripe or round-robin (no redundancy). ROLES is a
     /// list of data, metadata and journal; the journal is placed with the metadata, or on a single
-    /// or mirror of its own [default: the first group has all roles that no other has, the others
-    /// have data]
+    /// or mirror of its own [default: data; the first group without ROLES also gets metadata if no
+    /// group names it]
     #[arg(long = "group", value_name = "KIND:DEVICE,...[=ROLES]", value_parser = parse_group)]
     pub(crate) groups: Vec<GroupSpec>,
-    /// Size of files that are created as devices
+    /// Size of each file that is created as a device
     #[arg(long)]
     pub(crate) size: Option<ByteSize>,
     /// Use the whole of block devices [default: a pool of one disk group leaves 1 % of each unused,
@@ -320,7 +324,7 @@ pub(crate) struct MountArgs {
     /// nodiscard: discard nothing [default: punch holes in files]
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
-    /// Size of the page cache of the server
+    /// Memory for the server's metadata cache
     #[arg(long, default_value = "256M")]
     pub(crate) cache: ByteSize,
     /// Placement policy for new data
@@ -332,7 +336,7 @@ pub(crate) struct MountArgs {
     /// Time after which a request to a device fails
     #[arg(long, default_value = "30s", value_parser = parse_time)]
     pub(crate) device_deadline: Duration,
-    /// Mount a pool that another machine may have open; only if it has not
+    /// Skip the check for another machine; use only if none has the pool open
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -420,7 +424,7 @@ pub(crate) struct ServeArgs {
     /// Address of a built-in portmapper (rpcbind), usually port 111
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) portmap: Option<SocketAddr>,
-    /// Size of the page cache of the server
+    /// Memory for the server's metadata cache
     #[arg(long, default_value = "256M")]
     pub(crate) cache: ByteSize,
     /// Longest time until unsynced changes are committed
@@ -429,7 +433,7 @@ pub(crate) struct ServeArgs {
     /// Time after which a request to a device fails
     #[arg(long, default_value = "30s", value_parser = parse_time)]
     pub(crate) device_deadline: Duration,
-    /// Serve a pool that another machine may have open; only if it has not
+    /// Skip the check for another machine; use only if none has the pool open
     #[arg(long)]
     pub(crate) force: bool,
     /// Number of request threads [default: 16]
@@ -655,6 +659,7 @@ mod tests {
             "schedule list pool.hf --json",
             "top pool.hf --every 1s --times 2 --depth 3",
             "trace pool.hf --slower 50ms --json",
+            "locks list pool.hf --json",
             "job list pool.hf --json",
             "job pause pool.hf 1",
             "job resume pool.hf 1",

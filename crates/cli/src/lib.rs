@@ -127,6 +127,7 @@ fn dispatch(
         CliCommand::Notify(args) => command::schedule::notify(args, backend, output),
         CliCommand::Top(args) => command::top::top(args, backend, output),
         CliCommand::Trace(args) => command::top::trace(args, backend, output),
+        CliCommand::Locks(args) => command::locks::run(args, backend, output),
         CliCommand::Send(args) => command::send::run(args, backend, output),
         CliCommand::Receive(args) => command::receive::run(args, backend, output),
         CliCommand::Job(args) => command::job::run(args, backend, output),

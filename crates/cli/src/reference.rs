@@ -53,6 +53,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("export-add", "export add tank.hf:home /home --to 10.0.0.0/8 --rw"),
     ("export-remove", "export remove tank.hf /home"),
     ("client-list", "top tank.hf"),
+    ("lock-list", "locks list tank.hf"),
     ("operation-list", "top tank.hf"),
     ("path-list", "top tank.hf --depth 3"),
     ("slow-list", "trace tank.hf --slower 50ms"),

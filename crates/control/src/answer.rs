@@ -2,8 +2,8 @@
 
 use crate::{
     AccountFacts, ClientFacts, DeviceFacts, ExportFacts, FilesetFacts, GroupFacts,
-    GroupGrowthFacts, OperationFacts, PathsFacts, QuotaFacts, ScrubResult, ScrubSchedule, SlowList,
-    SnapshotSchedule,
+    GroupGrowthFacts, LocksFacts, OperationFacts, PathsFacts, QuotaFacts, ScrubResult,
+    ScrubSchedule, SlowList, SnapshotSchedule,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,8 @@ pub enum Answer {
     },
     /// Clients, by address.
     Clients(Vec<ClientFacts>),
+    /// File locks of shared mounts.
+    Locks(LocksFacts),
     /// Counts of operations, by kind.
     Operations(Vec<OperationFacts>),
     /// Counts of requests, by directory.

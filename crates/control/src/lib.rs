@@ -50,7 +50,7 @@ pub use schedule::{
 };
 pub use transfer::{Transfer, TreeCopyRules, TreeSpec};
 pub use usage::UsageError;
-pub use watch::{PathFacts, PathsFacts, SlowFacts, SlowList};
+pub use watch::{LockFacts, LocksFacts, PathFacts, PathsFacts, SlowFacts, SlowList};
 
 /// Longest request. Two names of filesets with some dozen parts each fit.
 pub const LINE_BYTES_MAX: u64 = 64 << 10;

@@ -261,6 +261,8 @@ pub enum Request {
     },
     /// Lists the connected clients, by address.
     ClientList {},
+    /// Lists up to 500 file locks of shared mounts, those that wait first, the oldest first.
+    LockList {},
     /// Counts operations by kind, since the server started.
     OperationList {},
     /// Counts requests by directory since the observer's previous poll. An unknown number in `look`
@@ -398,6 +400,7 @@ impl Request {
                 | Request::JobList {}
                 | Request::ExportList { .. }
                 | Request::ClientList {}
+                | Request::LockList {}
                 | Request::DeviceList {}
                 | Request::GroupList {}
                 | Request::ScrubStatus {}

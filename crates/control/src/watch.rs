@@ -32,6 +32,44 @@ pub struct PathFacts {
     pub latency_ns: u64,
 }
 
+/// File locks of shared mounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LocksFacts {
+    /// The locks: those that wait first, the oldest first. At most 500.
+    pub list: Vec<LockFacts>,
+    /// Number of held locks.
+    pub held: u64,
+    /// Number of requests that wait for a lock.
+    pub waiting: u64,
+}
+
+/// A lock of a file, held or waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LockFacts {
+    /// `fuse`.
+    pub front: String,
+    /// Directory of the mount.
+    pub client: String,
+    /// Process id.
+    pub pid: u32,
+    /// `fcntl` or `flock`: the system call.
+    pub interface: String,
+    /// Whether it excludes all other locks, not only exclusive ones.
+    pub is_exclusive: bool,
+    /// First byte.
+    pub first_byte: u64,
+    /// Last byte. Null for all bytes that the file can have.
+    pub last_byte: Option<u64>,
+    /// Path of the file.
+    pub path: String,
+    /// Inode number.
+    pub inode: u64,
+    /// Whether it waits for another lock to be released.
+    pub is_waiting: bool,
+    /// Time of the grant, or of the request if it waits, in milliseconds since 1970.
+    pub since_ms: u64,
+}
+
 /// Slow requests since a sequence number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SlowList {

@@ -69,7 +69,7 @@ pub enum WireAnswer {
     Transferred(Value),
     /// The mount is served. Its entry in `status`.
     Mounted(Value),
-    /// Error text. The request was not done.
+    /// Error text. The request failed; parts of it may be done.
     Error(String),
     /// The pool is closing. Ask again after the server's end.
     Closing,

@@ -163,6 +163,8 @@ impl ActiveMount {
                 "delay_ns": told.delay_ns,
                 "overflows": told.overflows,
                 "opens_again": told.opens_again,
+                "locks": self.session.lock_counts().map(|(held, _)| held),
+                "locks_waiting": self.session.lock_counts().map(|(_, waiting)| waiting),
             })),
         })
     }
@@ -215,11 +217,12 @@ impl PoolMounts {
             .collect()
     }
 
-    pub(crate) fn told(&self) -> Vec<(String, ViewerCounts)> {
+    pub(crate) fn told(&self) -> Vec<(String, ViewerCounts, (usize, usize))> {
         let list = self.lock();
         let told = |mounted: &ActiveMount| {
             let device = mounted.session.device().unwrap_or_default();
-            Some((device.to_owned(), mounted.session.told()?))
+            let locks = mounted.session.lock_counts().unwrap_or_default();
+            Some((device.to_owned(), mounted.session.told()?, locks))
         };
         list.mounted.iter().filter_map(told).collect()
     }

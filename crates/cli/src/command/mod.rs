@@ -14,6 +14,7 @@ pub(crate) mod fileset;
 pub(crate) mod generate;
 pub(crate) mod group;
 pub(crate) mod job;
+pub(crate) mod locks;
 pub(crate) mod mount;
 mod moving;
 pub(crate) mod names;

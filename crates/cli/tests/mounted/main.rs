@@ -36,6 +36,7 @@ mod serve;
 mod server;
 mod several;
 mod shared;
+mod shared_locks;
 mod space;
 mod stripe;
 mod transfer;

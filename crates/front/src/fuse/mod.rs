@@ -35,6 +35,11 @@
 //! - FU8: A WRITE of cached pages (from a mapping, or with a writeback cache) is answered with its
 //!   full count or an error. The kernel marks the pages clean whatever the count, and only an error
 //!   reaches msync(2) and fsync(2).
+//! - FU9: Locks of a shared mount, of fcntl(2) and flock(2), are in one table with those of the
+//!   pool's other shared mounts ([`crate::locks`]). They end with close(2), and with the mount. A
+//!   waiting request holds no thread, and a signal ends it. Who gets a lock reads what was written
+//!   before its last owner released it: a notice invalidates attributes before the answer. Locks of
+//!   other mounts stay in the kernel.
 //!
 //! # Crashes
 //!

@@ -14,6 +14,7 @@ use super::mountpoint::{self, Mountpoint};
 use super::switches::{Remounter, Switches};
 use super::transport::{FuseTransport, TransportError, TransportUsed};
 use super::{FuseServer, MountOptions};
+use crate::locks::{HolderId, LockFacts, LockTable};
 use crate::shared::{NotifyingFileSystem, SharedFilesets, Viewer, ViewerCounts};
 
 /// Readahead limit, equal to that of btrfs: four requests keep server and device busy while the
@@ -90,6 +91,7 @@ pub struct MountedSession {
     fs: FsHandle,
     counts: Arc<FuseCounts>,
     viewer: Option<Arc<Viewer>>,
+    locks: Option<(Arc<LockTable>, HolderId)>,
     serving: Option<JoinHandle<Result<(), TransportError>>>,
     transport: Arc<TransportUsed>,
     connection: FuseConnection,
@@ -197,7 +199,7 @@ fn server_of(
         Some(shares) => {
             let viewer = shares.join(fs.root_of(fileset).map_err(wrong)?);
             let teller = NotifyingFileSystem::for_viewer(Arc::clone(fs), shares, &viewer);
-            FuseServer::of(teller, fileset).map_err(wrong)?.shared(viewer)
+            FuseServer::of(teller, fileset).map_err(wrong)?.shared(viewer).locking(shares.locks())
         }
     };
     let server = server.keeping_atime(options.has_no_atime(), options.has_no_diratime());
@@ -218,7 +220,7 @@ fn begin(
 ) -> std::io::Result<MountedSession> {
     let (used, stop, connection) = (transport.used(), transport.stop(), transport.connection());
     let transport = Box::new(transport);
-    let viewer = server.viewer().map(Arc::clone);
+    let (viewer, locks) = (server.viewer().map(Arc::clone), server.lock_table());
     let (counts, switches) = (Arc::clone(server.counts()), Arc::clone(server.switches()));
     let serving = std::thread::Builder::new()
         .name("fuse".to_owned())
@@ -228,6 +230,7 @@ fn begin(
         device,
         fs: FsHandle(fs),
         viewer,
+        locks,
         counts,
         serving: Some(serving),
         transport: used,
@@ -298,6 +301,21 @@ impl MountedSession {
     #[must_use]
     pub fn told(&self) -> Option<ViewerCounts> {
         self.viewer.as_ref().map(|viewer| viewer.told())
+    }
+
+    /// Returns the numbers of locks that processes hold through a shared mount, and of requests
+    /// that wait for one.
+    #[must_use]
+    pub fn lock_counts(&self) -> Option<(usize, usize)> {
+        self.locks.as_ref().map(|(table, holder)| table.counts_of(*holder))
+    }
+
+    /// Returns the locks that processes hold or wait for through a shared mount.
+    #[must_use]
+    pub fn locks(&self) -> Vec<LockFacts> {
+        let Some((table, holder)) = &self.locks else { return Vec::new() };
+        let is_own = |facts: &LockFacts| facts.lock.owner.holder == *holder;
+        table.list().into_iter().filter(is_own).collect()
     }
 
     /// Returns the request counters.

@@ -8,6 +8,8 @@ use engine::api::{
 };
 use rustix::io::Errno;
 
+use crate::locks::{Lock, LockInterface, LockMode, LockRange};
+
 /// Protocol number of a file. The root is always 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
@@ -130,7 +132,7 @@ pub enum Declined {
     Ioctl,
     /// poll(2): files are always ready.
     Poll,
-    /// Locks, kept by the kernel for its own processes.
+    /// Locks of a mount that is not shared, kept by the kernel for its own processes.
     Lock,
     /// Mapping of a file block to a device block.
     Bmap,
@@ -270,6 +272,8 @@ pub enum FuseRequest<'a> {
         kills_set_bits: bool,
         /// Write-back of cached pages (FU8).
         is_of_cache: bool,
+        /// `O_APPEND`: at the end of the file. The kernel of a shared mount may know an old one.
+        appends: bool,
     },
     /// Lists names.
     ReadDir {
@@ -351,6 +355,26 @@ pub enum FuseRequest<'a> {
         /// The reply has a 64-bit count, not a 32-bit one.
         is_long: bool,
     },
+    /// Returns a lock that conflicts with this one.
+    GetLock(NodeLock),
+    /// Takes or releases a lock, without waiting.
+    SetLock(NodeLock),
+    /// close(2) of one of the references on an open file.
+    Flush {
+        /// The file.
+        node: NodeId,
+        /// Owner of the locks that end.
+        owner: u64,
+        /// Number in the reply to the open.
+        open_file: u64,
+    },
+    /// The last close(2) of an open file.
+    Release {
+        /// The file.
+        node: NodeId,
+        /// Number in the reply to the open.
+        open_file: u64,
+    },
     /// Returns sizes and counts.
     StatFs,
     /// An operation left to the kernel.
@@ -380,13 +404,18 @@ impl FuseRequest<'_> {
             | FuseRequest::SetXattr { node, .. }
             | FuseRequest::RemoveXattr { node, .. }
             | FuseRequest::Fallocate { node, .. }
-            | FuseRequest::Seek { node, .. } => [Some(*node), None],
+            | FuseRequest::Seek { node, .. }
+            | FuseRequest::GetLock(NodeLock { node, .. })
+            | FuseRequest::SetLock(NodeLock { node, .. }) => [Some(*node), None],
             FuseRequest::Link { node, parent, .. } => [Some(*node), Some(*parent)],
             FuseRequest::Rename { source, target, .. } => [Some(source.0), Some(target.0)],
             FuseRequest::CopyRange { source, target, .. } => [Some(source.0), Some(target.0)],
-            FuseRequest::Forget { .. } | FuseRequest::StatFs | FuseRequest::Decline(_) => {
-                [None, None]
-            }
+            // A close only releases.
+            FuseRequest::Flush { .. }
+            | FuseRequest::Release { .. }
+            | FuseRequest::Forget { .. }
+            | FuseRequest::StatFs
+            | FuseRequest::Decline(_) => [None, None],
         }
     }
 
@@ -416,6 +445,10 @@ impl FuseRequest<'_> {
             | FuseRequest::GetXattr { .. }
             | FuseRequest::ListXattr { .. }
             | FuseRequest::Seek { .. }
+            | FuseRequest::GetLock(_)
+            | FuseRequest::SetLock(_)
+            | FuseRequest::Flush { .. }
+            | FuseRequest::Release { .. }
             | FuseRequest::StatFs
             | FuseRequest::Decline(_) => false,
         }
@@ -433,6 +466,34 @@ impl FuseRequest<'_> {
                 | FuseRequest::Link { .. }
         )
     }
+}
+
+/// A lock of a file, to be taken, released or asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeLock {
+    /// The file.
+    pub node: NodeId,
+    /// The kernel's number of the owner.
+    pub owner: u64,
+    /// Number in the reply to the open.
+    pub open_file: u64,
+    /// System call.
+    pub interface: LockInterface,
+    /// `None` to release.
+    pub mode: Option<LockMode>,
+    /// Bytes.
+    pub range: LockRange,
+    /// Process id.
+    pub pid: u32,
+}
+
+/// An open file, as the kernel is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenedFile {
+    /// Repeated by the kernel in later requests. 0 on a mount that keeps no locks.
+    pub number: u64,
+    /// Use direct I/O.
+    pub is_direct: bool,
 }
 
 /// A read of data. Separate from [`FuseRequest`], as reads are batched.
@@ -463,14 +524,13 @@ pub enum Reply<'a> {
     Created {
         /// The file.
         node: FuseNode,
-        /// Use direct I/O.
-        is_direct: bool,
+        /// How it is open.
+        opened: OpenedFile,
     },
     /// An opened file.
-    Opened {
-        /// Use direct I/O.
-        is_direct: bool,
-    },
+    Opened(OpenedFile),
+    /// A lock that conflicts, or none.
+    Lock(Option<Lock>),
     /// Attributes.
     Attr(FuseNode),
     /// Attributes with the birth time.

@@ -12,6 +12,7 @@
 //! the file system for a per-user mount ([`FuseServer::acting_as`]).
 
 mod listing;
+mod locks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,8 @@ use engine::api::{
 };
 use rustix::io::Errno;
 
+pub(super) use self::locks::LockNotice;
+use self::locks::MountLocks;
 use super::counts::FuseCounts;
 use super::given::ReferencedInodes;
 use super::options::{DIRECT_IO_MARK, DirectIo};
@@ -78,6 +81,8 @@ pub struct FuseServer {
     viewer: Option<Arc<Viewer>>,
     /// Credentials of a per-user mount. `None` for the kernel's.
     acting: Option<ActingUser>,
+    /// Locks of a shared mount. `None` if the kernel keeps them.
+    locks: Option<MountLocks>,
     switches: Arc<Switches>,
     has_small_numbers: bool,
 }
@@ -116,6 +121,7 @@ impl FuseServer {
             direct_io,
             viewer,
             acting,
+            locks: None,
             switches: Arc::default(),
             has_small_numbers: false,
         }
@@ -409,16 +415,17 @@ impl FuseServer {
                 let target = (self.numbers.ino_of(target.0), target.1);
                 done("rename", source.0, self.fs.rename(caller, source, target, mode, None))
             }
-            FuseRequest::Write { node, offset, data, kills_set_bits, is_of_cache } => {
+            FuseRequest::Write { node, offset, data, kills_set_bits, is_of_cache, appends } => {
                 let caller = Caller {
                     loses_set_bits: self.loses_set_bits(kills_set_bits),
                     writes_back: is_of_cache,
                     ..caller.clone()
                 };
                 let ino = self.numbers.ino_of(node);
-                let written = match is_of_cache {
-                    true => self.write_back(&caller, ino, offset, &data),
-                    false => self.write(&caller, ino, offset, &data),
+                let written = match (is_of_cache, appends) {
+                    (true, _) => self.write_back(&caller, ino, offset, &data),
+                    (false, false) => self.write(&caller, ino, offset, &data),
+                    (false, true) => self.append(&caller, ino, offset, &data),
                 };
                 let count = written.map_err(|e| errno("write", ino, &e))?;
                 u32::try_from(count).map(Reply::Written).map_err(|_| Errno::INVAL)
@@ -454,6 +461,12 @@ impl FuseServer {
             FuseRequest::CopyRange { source, target, length_bytes, is_long } => {
                 self.copy_range(caller, source, target, length_bytes, is_long)
             }
+            FuseRequest::GetLock(lock) => self.conflicting_lock(caller, &lock).map(Reply::Lock),
+            FuseRequest::SetLock(lock) => self.set_lock(caller, &lock),
+            FuseRequest::Flush { node, owner, open_file } => {
+                Ok(self.flush_locks(node, owner, open_file))
+            }
+            FuseRequest::Release { node, open_file } => Ok(self.release_locks(node, open_file)),
             FuseRequest::StatFs => self
                 .fs
                 .statfs(caller, self.fileset)
@@ -531,12 +544,12 @@ impl FuseServer {
             Some(_) | None => {}
         }
         let is_direct = !is_directory && self.is_direct(ino);
-        Ok(Reply::Opened { is_direct })
+        Ok(Reply::Opened(self.opened(is_direct)))
     }
 
     /// Returns the reply for a created file, which cannot have a [`DIRECT_IO_MARK`] yet.
     fn created(&self, node: FuseNode) -> Reply<'static> {
-        Reply::Created { node, is_direct: self.direct_io == DirectIo::All }
+        Reply::Created { node, opened: self.opened(self.direct_io == DirectIo::All) }
     }
 
     fn is_direct(&self, ino: Ino) -> bool {
@@ -590,10 +603,7 @@ impl FuseServer {
     ) -> FsResult<usize> {
         let mut done = self.write(caller, ino, offset, data)?;
         while done < data.len() {
-            let rest = match data {
-                WriteData::Lent(bytes) => WriteData::Lent(&bytes[done..]),
-                WriteData::Shared(bytes) => WriteData::Shared(bytes.slice(done..bytes.len())),
-            };
+            let rest = rest_of(data, done);
             let at = u64::try_from(done).ok().and_then(|done| offset.checked_add(done));
             match self.write(caller, ino, at.ok_or(FsError::FileTooLarge)?, &rest)? {
                 // No progress, which no file system reports. An error keeps the kernel from
@@ -729,6 +739,13 @@ fn done(
 fn errno(operation: &'static str, ino: Ino, error: &FsError) -> Errno {
     log_failure("fuse", operation, Some(ino), error);
     Errno::from_raw_os_error(error.errno())
+}
+
+fn rest_of<'d>(data: &'d WriteData<'_>, done: usize) -> WriteData<'d> {
+    match data {
+        WriteData::Lent(bytes) => WriteData::Lent(&bytes[done..]),
+        WriteData::Shared(bytes) => WriteData::Shared(bytes.slice(done..bytes.len())),
+    }
 }
 
 /// Returns `data` if a buffer of `room_bytes` holds it, or its size if `room_bytes` is 0.

@@ -41,6 +41,8 @@ use engine::api::Ino;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use runtime::clock::Clock;
 
+use crate::locks::LockTable;
+
 pub use teller::NotifyingFileSystem;
 pub use viewer::{
     ASKED_MAX, ASKED_TIME_NS, CHANGED_MAX, CHANGED_TIME_NS, NOTICES_MAX, Viewer, ViewerCounts,
@@ -58,6 +60,8 @@ pub struct SharedFilesets {
     count: Arc<AtomicUsize>,
     /// Locks of names (SH5), indexed by a hash of directory and name.
     names: [Mutex<()>; NAME_LOCKS],
+    /// Advisory locks of files.
+    locks: Arc<LockTable>,
 }
 
 impl std::fmt::Debug for SharedFilesets {
@@ -71,7 +75,15 @@ impl SharedFilesets {
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Arc<SharedFilesets> {
         let names = std::array::from_fn(|_| Mutex::new(()));
-        Arc::new(SharedFilesets { clock, viewers: RwLock::default(), count: Arc::default(), names })
+        let locks = Arc::new(LockTable::new(Arc::clone(&clock)));
+        let (viewers, count) = (RwLock::default(), Arc::default());
+        Arc::new(SharedFilesets { clock, viewers, count, names, locks })
+    }
+
+    /// Returns the locks that processes hold on the files.
+    #[must_use]
+    pub fn locks(&self) -> &Arc<LockTable> {
+        &self.locks
     }
 
     /// Registers a mount of the fileset of `root`, until the viewer is dropped.

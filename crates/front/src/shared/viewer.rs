@@ -64,6 +64,8 @@ struct ViewerState {
     /// Threads that must repeat a lookup, by thread id.
     asked: HashMap<u32, RepeatedLookup>,
     swept_ns: u64,
+    /// Notices were lost. The kernel keeps attributes for less than the time until this.
+    lost_until_ns: u64,
     told: ViewerCounts,
     is_over: bool,
 }
@@ -172,6 +174,23 @@ impl Viewer {
         false
     }
 
+    /// Returns whether the caller must invalidate the attributes of `ino` before a lock of it is
+    /// granted: another front has changed the file, and the kernel has not been told. It is not
+    /// told by [`Viewer::tell_each`] then.
+    ///
+    /// `false` if the kernel knows of all changes. An invalidation that is not needed harms: the
+    /// kernel drops replies to GETATTR of processes that were granted a lock just before.
+    pub fn is_untold(&self, ino: Ino) -> bool {
+        let now_ns = self.clock.monotonic_ns();
+        let mut known = self.known.lock();
+        let is_queued = known.waiting.contains(&ino);
+        known.drop_notice(ino);
+        if known.in_flight == Some(ino) {
+            let _ = self.is_told.wait_for(&mut known, NOTICE_TIME_MAX);
+        }
+        is_queued || now_ns < known.lost_until_ns
+    }
+
     /// Records that `thread` must repeat its lookup of `ino`, for another reason than a change.
     pub fn send_back(&self, thread: u32, ino: Ino) {
         let now_ns = self.clock.monotonic_ns();
@@ -252,6 +271,7 @@ impl ViewerState {
             self.notices.clear();
             self.waiting.clear();
             self.told.overflows += 1;
+            self.lost_until_ns = now_ns.saturating_add(CHANGED_TIME_NS);
         }
         self.notices.push_back((ino, now_ns));
         self.waiting.insert(ino);

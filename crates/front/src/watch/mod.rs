@@ -28,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime};
 use engine::api::{FileSystem, Ino};
 use parking_lot::Mutex;
 
-pub use self::prefix::{DEPTH_MAX, PREFIXES_MAX, PrefixTally, by_prefix};
+pub use self::prefix::{DEPTH_MAX, PREFIXES_MAX, PrefixTally, by_prefix, paths_of};
 
 /// Most concurrent observations, and most concurrent orders to log requests below [`SLOW_FROM`].
 pub const LOOKS_MAX: usize = 4;

@@ -80,6 +80,14 @@ pub fn by_prefix(looked: &WatchCounts, depth: usize) -> Vec<PrefixTally> {
     told
 }
 
+/// Returns the paths of files of access points, as clients see them. A file that is not reached in
+/// time is shown by its number.
+#[must_use]
+pub fn paths_of(files: &[(Arc<AccessPoint>, Ino)]) -> Vec<String> {
+    let mut names = PathCache::begin();
+    files.iter().map(|(place, ino)| names.path_of(place, *ino)).collect()
+}
+
 fn of_prefix(
     place: &AccessPoint,
     key: TallyKey,

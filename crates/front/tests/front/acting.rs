@@ -9,13 +9,14 @@ use engine::api::{
 };
 use engine::{NewFileset, Pool};
 use front::fuse::protocol::{
-    FuseNode, FuseRequest, ListedName, Listing, NewNode, NodeId, ROOT_NODE, ReadRequest, Reply,
-    Sender,
+    FuseNode, FuseRequest, ListedName, Listing, NewNode, NodeId, NodeLock, ROOT_NODE, ReadRequest,
+    Reply, Sender,
 };
 use front::fuse::{
     AttachedMount, FuseServer, MountOptions, UnmountOutcome, attach, mount, mountpoint,
     serve_attached,
 };
+use front::locks::{LockInterface, LockMode, LockRange};
 use rustix::io::Errno;
 
 use crate::memory_fs::MemoryFs;
@@ -198,8 +199,15 @@ fn a_number_that_no_reply_has_named_is_stale() {
         stale(FuseRequest::Rename { source: (open, name), target: (dir, name), mode });
         let (offset, length_bytes) = (0, 4);
         for is_of_cache in [false, true] {
-            let (data, kills_set_bits) = (data(), false);
-            stale(FuseRequest::Write { node, offset, data, kills_set_bits, is_of_cache });
+            let (data, kills_set_bits, appends) = (data(), false, !is_of_cache);
+            stale(FuseRequest::Write { node, offset, data, kills_set_bits, is_of_cache, appends });
+        }
+        for mode in [None, Some(LockMode::Shared)] {
+            let (interface, range) = (LockInterface::Fcntl, LockRange::ALL);
+            let (owner, open_file, pid) = (1, 1, 1);
+            let lock = NodeLock { node, owner, open_file, interface, mode, range, pid };
+            stale(FuseRequest::GetLock(lock));
+            stale(FuseRequest::SetLock(lock));
         }
         for with_nodes in [false, true] {
             let (listing, cookie, keeps_atime) = (&mut All::default(), 0, false);

@@ -22,6 +22,7 @@ fn write(node: NodeId, offset: u64, data: &[u8], kills_set_bits: bool) -> FuseRe
         data: WriteData::Lent(data),
         kills_set_bits,
         is_of_cache: false,
+        appends: false,
     }
 }
 

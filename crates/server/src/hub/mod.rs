@@ -339,6 +339,7 @@ impl Hub {
                     .map_err(|error| served.failed(format!("{error:#}; what was set before stays")))
             }
             Request::ClientList {} => Ok(Answer::Clients(self.clients())),
+            Request::LockList {} => Ok(Answer::Locks(served.mounts.locks())),
             Request::FilesetHere { name } => {
                 // LOCK: no move may run, because the outcome of a move also decides which pool has
                 // the fileset. Fails at once if one runs.

@@ -62,6 +62,7 @@ fn control(
         | Request::ExportAdd { .. }
         | Request::ExportRemove { .. }
         | Request::ClientList {}
+        | Request::LockList {}
         | Request::OperationList {}
         | Request::PathList { .. }
         | Request::SlowList { .. }

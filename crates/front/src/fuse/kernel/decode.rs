@@ -18,16 +18,25 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::fuse_kernel::{
-    self as wire, BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetIn, ForgetOne,
-    FsyncIn, GetXattrIn, InHeader, LinkIn, LseekIn, MkdirIn, MknodIn, ReadIn, Rename2In, RenameIn,
-    SetAttrIn, SetXattrCompatIn, SetXattrIn, WriteIn, fattr, opcode,
+    self as wire, BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, FlushIn, ForgetIn,
+    ForgetOne, FsyncIn, GetXattrIn, InHeader, InterruptIn, LinkIn, LockIn, LseekIn, MkdirIn,
+    MknodIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetAttrIn, SetXattrCompatIn, SetXattrIn,
+    WriteIn, fattr, opcode,
 };
 use super::inbox::{Incoming, MessageData};
-use crate::fuse::protocol::{Declined, FuseRequest, NewNode, NodeId, ReadRequest, Sender};
+use crate::fuse::protocol::{
+    Declined, FuseRequest, NewNode, NodeId, NodeLock, ReadRequest, Sender,
+};
+use crate::locks::{LockInterface, LockMode, LockRange};
 
 /// `SEEK_DATA` and `SEEK_HOLE` of `include/uapi/linux/fs.h`.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
+
+/// Kinds of locks of `include/uapi/asm-generic/fcntl.h`.
+pub(super) const F_RDLCK: u32 = 0;
+pub(super) const F_WRLCK: u32 = 1;
+pub(super) const F_UNLCK: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Envelope {
@@ -45,6 +54,10 @@ pub(super) enum Message<'a> {
     Read(ReadRequest),
     /// A sync, with an asynchronous reply.
     Sync { node: NodeId, data_only: bool },
+    /// A lock that is waited for, with an asynchronous reply.
+    WaitForLock(NodeLock),
+    /// Ends the waiting of the request with this id. Has no reply.
+    Interrupt(u64),
     /// A directory listing of at most `size_bytes`.
     List { node: NodeId, cookie: u64, with_nodes: bool, keeps_atime: bool, size_bytes: u32 },
     /// References to release.
@@ -90,6 +103,8 @@ pub(super) struct Dialect {
     pub(super) leaves_umask: bool,
     /// The kernel sends requests by io_uring as soon as each queue has an entry.
     pub(super) has_queues: bool,
+    /// The server keeps locks (`FUSE_POSIX_LOCKS` and `FUSE_FLOCK_LOCKS`).
+    pub(super) has_locks: bool,
 }
 
 impl Envelope {
@@ -263,11 +278,13 @@ fn decode_body<'a>(
             }));
         }
         opcode::WRITE => {
-            let WriteIn { offset, size, write_flags, .. } = body.take()?;
+            let WriteIn { offset, size, write_flags, flags, .. } = body.take()?;
             check_range(offset, u64::from(size))?;
             let kills_set_bits = write_flags & wire::WRITE_KILL_SUIDGID != 0;
             let is_of_cache = write_flags & wire::WRITE_CACHE != 0;
-            FuseRequest::Write { node, offset, data: body.data(size)?, kills_set_bits, is_of_cache }
+            let appends = OFlags::from_bits_retain(flags).contains(OFlags::APPEND);
+            let data = body.data(size)?;
+            FuseRequest::Write { node, offset, data, kills_set_bits, is_of_cache, appends }
         }
         opcode::READDIR | opcode::READDIRPLUS => {
             let ReadIn { offset, size, flags, .. } = body.take()?;
@@ -296,6 +313,7 @@ fn decode_body<'a>(
         opcode::LSEEK => lseek(node, &mut body)?,
         opcode::COPY_FILE_RANGE => copy_file_range(node, false, &mut body)?,
         opcode::COPY_FILE_RANGE_64 => copy_file_range(node, true, &mut body)?,
+        other if dialect.has_locks && is_about_locks(other) => return lock(envelope, &mut body),
         other => return without_server(other),
     };
     Ok(Message::Ask(request))
@@ -319,13 +337,76 @@ fn without_server<'a>(opcode: u32) -> Result<Message<'a>, Errno> {
         opcode::NOTIFY_REPLY => return Ok(Message::Ignore),
         // The only INIT has been answered before.
         opcode::INIT => return Err(Errno::PROTO),
-        // Each request ends in bounded time anyway. After ENOSYS the kernel sends no more
-        // INTERRUPT.
+        // Without locks each request ends in bounded time anyway. After ENOSYS the kernel sends no
+        // more INTERRUPT.
         opcode::INTERRUPT => return Err(Errno::NOSYS),
         // After ENOSYS the kernel does without such requests.
         _ => return Err(Errno::NOSYS),
     };
     Ok(Message::Ask(FuseRequest::Decline(declined)))
+}
+
+fn is_about_locks(opcode: u32) -> bool {
+    let about_locks = [
+        opcode::GETLK,
+        opcode::SETLK,
+        opcode::SETLKW,
+        opcode::FLUSH,
+        opcode::RELEASE,
+        opcode::INTERRUPT,
+    ];
+    about_locks.contains(&opcode)
+}
+
+fn lock<'a>(envelope: &Envelope, body: &mut MessageBody<'a>) -> Result<Message<'a>, Errno> {
+    let node = envelope.node;
+    let request = match envelope.opcode {
+        opcode::INTERRUPT => {
+            let InterruptIn { unique } = body.take()?;
+            return Ok(Message::Interrupt(unique));
+        }
+        opcode::FLUSH => {
+            let FlushIn { fh, lock_owner, .. } = body.take()?;
+            FuseRequest::Flush { node, owner: lock_owner, open_file: fh }
+        }
+        opcode::RELEASE => {
+            let ReleaseIn { fh, .. } = body.take()?;
+            FuseRequest::Release { node, open_file: fh }
+        }
+        opcode => {
+            let sent: LockIn = body.take()?;
+            let lock = node_lock(node, &sent)?;
+            match (opcode, lock.mode) {
+                (opcode::GETLK, _) => FuseRequest::GetLock(lock),
+                (opcode::SETLKW, Some(_)) => return Ok(Message::WaitForLock(lock)),
+                _ => FuseRequest::SetLock(lock),
+            }
+        }
+    };
+    Ok(Message::Ask(request))
+}
+
+fn node_lock(node: NodeId, sent: &LockIn) -> Result<NodeLock, Errno> {
+    let LockIn { fh, owner, lock, lock_flags, .. } = *sent;
+    let mode = match lock.kind {
+        F_RDLCK => Some(LockMode::Shared),
+        F_WRLCK => Some(LockMode::Exclusive),
+        F_UNLCK => None,
+        _ => return Err(Errno::INVAL),
+    };
+    if lock.start > lock.end {
+        return Err(Errno::INVAL);
+    }
+    let is_of_flock = lock_flags & wire::LK_FLOCK != 0;
+    Ok(NodeLock {
+        node,
+        owner,
+        open_file: fh,
+        interface: if is_of_flock { LockInterface::Flock } else { LockInterface::Fcntl },
+        mode,
+        range: LockRange { first: lock.start, last: lock.end },
+        pid: lock.pid,
+    })
 }
 
 fn batch_forget(mut body: MessageBody<'_>) -> Result<Message<'_>, Errno> {

@@ -9,11 +9,13 @@ use rustix::fs::StatxFlags;
 use rustix::io::Errno;
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
+use super::decode::{F_RDLCK, F_UNLCK, F_WRLCK};
 use super::fuse_kernel::{
-    self as wire, AttrOut, CopyFileRangeOut, Dirent, EntryOut, GetXattrOut, LseekOut,
+    self as wire, AttrOut, CopyFileRangeOut, Dirent, EntryOut, FileLock, GetXattrOut, LseekOut,
     NotifyInvalInodeOut, OpenOut, OutHeader, StatFsOut, Statx, StatxOut, SxTime, WriteOut,
 };
-use crate::fuse::protocol::{FuseNode, ListedName, Listing, NodeId, Reply};
+use crate::fuse::protocol::{FuseNode, ListedName, Listing, NodeId, OpenedFile, Reply};
+use crate::locks::{Lock, LockMode};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheTimes {
@@ -74,11 +76,12 @@ impl Encoder {
             Reply::Error(errno) => error = -errno.raw_os_error(),
             Reply::Absent => self.add(&absent(self.told)),
             Reply::Entry(node) => self.add(&entry(node, self.told)),
-            Reply::Created { node, is_direct } => {
+            Reply::Created { node, opened: file } => {
                 self.add(&entry(node, self.told));
-                self.add(&opened(self.told, *is_direct));
+                self.add(&opened(self.told, *file));
             }
-            Reply::Opened { is_direct } => self.add(&opened(self.told, *is_direct)),
+            Reply::Opened(file) => self.add(&opened(self.told, *file)),
+            Reply::Lock(lock) => self.add(&file_lock(lock.as_ref())),
             Reply::Attr(node) => self.add(&AttrOut {
                 attr_valid: time_of_attributes(node, self.told).as_secs(),
                 attr_valid_nsec: 0,
@@ -206,10 +209,10 @@ fn entry(node: &FuseNode, told: EncoderSettings) -> EntryOut {
     }
 }
 
-fn opened(told: EncoderSettings, is_direct: bool) -> OpenOut {
+fn opened(told: EncoderSettings, file: OpenedFile) -> OpenOut {
     let kept = told.times.open_flags;
     // Without KEEP_CACHE the kernel writes back and drops its old pages at open.
-    let open_flags = match is_direct {
+    let open_flags = match file.is_direct {
         true => {
             kept & !wire::FOPEN_KEEP_CACHE
                 | wire::FOPEN_DIRECT_IO
@@ -217,7 +220,18 @@ fn opened(told: EncoderSettings, is_direct: bool) -> OpenOut {
         }
         false => kept,
     };
-    OpenOut { fh: 0, open_flags, backing_id: 0 }
+    OpenOut { fh: file.number, open_flags, backing_id: 0 }
+}
+
+fn file_lock(lock: Option<&Lock>) -> FileLock {
+    let Some(lock) = lock else {
+        return FileLock { start: 0, end: 0, kind: F_UNLCK, pid: 0 };
+    };
+    let kind = match lock.mode {
+        LockMode::Shared => F_RDLCK,
+        LockMode::Exclusive => F_WRLCK,
+    };
+    FileLock { start: lock.range.first, end: lock.range.last, kind, pid: lock.pid }
 }
 
 /// Returns the lifetime of a name. Zero for directories with `blocks_may_change`: `.snapshots` and

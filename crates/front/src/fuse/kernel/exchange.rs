@@ -32,6 +32,7 @@ use super::fuse_kernel::{OutHeader, opcode};
 use super::inbox::Incoming;
 use crate::fuse::counts::FuseRequestOrigin;
 use crate::fuse::protocol::{FuseRequest, ReadRequest, Reply};
+use crate::fuse::server::LockNotice;
 use crate::fuse::{FuseCounts, FuseServer};
 
 /// Most bytes of one listing. The kernel usually requests a page, or a program's buffer size.
@@ -100,7 +101,8 @@ impl Exchange {
     /// Returns an exchange with `server`, in the message formats before negotiation.
     #[must_use]
     pub fn new(server: Arc<FuseServer>, replies: Arc<dyn Replies>) -> Exchange {
-        Exchange::with_dialect(server, replies, Dialect::default())
+        let dialect = Dialect { has_locks: server.has_locks(), ..Dialect::default() };
+        Exchange::with_dialect(server, replies, dialect)
     }
 
     pub(super) fn with_dialect(
@@ -133,13 +135,13 @@ impl Exchange {
         server.count_answered(1);
         let begun = Instant::now();
         let (server, dialect, head_maker) = (&*server, *dialect, &*encoder);
-        // After a panic, a dropped [`SyncReply`] replies itself.
-        let is_sync = Cell::new(false);
-        let (note, sender) = (&is_sync, &*replies);
+        // After a panic, a dropped [`LateReply`] replies itself.
+        let is_late = Cell::new(false);
+        let (note, sender) = (&is_late, &*replies);
         let asked = move || {
             let scratch = scratch;
             let decoded = decode::decode(&envelope, message, dialect);
-            note.set(matches!(decoded, Message::Sync { .. }));
+            note.set(matches!(decoded, Message::Sync { .. } | Message::WaitForLock(_)));
             ask(server, (sender, head_maker), (&envelope, begun), decoded, scratch)
         };
         let reply = match catch_unwind(AssertUnwindSafe(asked)) {
@@ -158,14 +160,14 @@ impl Exchange {
                     opcode,
                     "a request failed by a bug; it gets EIO if it has no answer"
                 );
-                if envelope.is_silent() || is_sync.get() {
+                if envelope.is_silent() || is_late.get() {
                     Reply::Silence
                 } else {
                     Reply::Error(Errno::IO)
                 }
             }
         };
-        if !is_sync.get() {
+        if !is_late.get() {
             // Absence of a name or an attribute is an answer, not a failure.
             let is_failed =
                 matches!(reply, Reply::Error(it) if it != Errno::NOENT && it != Errno::NODATA);
@@ -324,12 +326,14 @@ enum RequestOutcome<'s> {
     Later,
 }
 
-/// The reply to a sync, sent exactly once (EX1): on completion, or with `EIO` if it is dropped.
-struct SyncReply {
+/// The reply to a sync or to a lock that waits, sent exactly once (EX1): on completion, or with
+/// `EIO` if it is dropped.
+struct LateReply {
     replies: Arc<dyn Replies>,
     unique: u64,
     is_sent: bool,
-    counted: RequestTimer,
+    /// `None` if the request was counted when it began to wait.
+    counted: Option<RequestTimer>,
 }
 
 struct RequestTimer {
@@ -344,10 +348,10 @@ impl RequestTimer {
     }
 }
 
-impl SyncReply {
+impl LateReply {
     fn send(mut self, done: Result<(), Errno>) {
         self.is_sent = true;
-        self.counted.end(done.is_err());
+        self.count(done.is_err());
         match done {
             Ok(()) => {
                 self.replies
@@ -356,15 +360,29 @@ impl SyncReply {
             Err(error) => refuse(&*self.replies, self.unique, error),
         }
     }
+
+    fn count(&self, is_failed: bool) {
+        if let Some(counted) = &self.counted {
+            counted.end(is_failed);
+        }
+    }
 }
 
-impl Drop for SyncReply {
+impl Drop for LateReply {
     fn drop(&mut self) {
         if !self.is_sent {
-            self.counted.end(true);
-            tracing::error!(unique = self.unique, "a sync failed by a bug; it got EIO");
+            self.count(true);
+            tracing::error!(unique = self.unique, "a request failed by a bug; it got EIO");
             refuse(&*self.replies, self.unique, Errno::IO);
         }
+    }
+}
+
+/// FU9: invalidates attributes before a lock is granted, if another front has changed the file.
+/// With them the kernel drops old pages, so the owner reads what an earlier owner wrote.
+fn notify_before_lock(replies: &dyn Replies, notice: &LockNotice) {
+    if notice.is_needed() {
+        replies.notify(&attributes_notice(notice.node));
     }
 }
 
@@ -384,15 +402,40 @@ fn ask<'s>(
             replies.notify(&attributes_notice(source.0));
             reply
         }
+        Message::Ask(FuseRequest::SetLock(lock)) => {
+            let reply = server.answer(envelope.sender, FuseRequest::SetLock(lock), scratch);
+            if lock.mode.is_some() && reply == Reply::Done {
+                notify_before_lock(&**replies, &server.lock_notice(lock.node));
+            }
+            reply
+        }
         Message::Ask(request) => server.answer(envelope.sender, request, scratch),
         Message::Read(read) => return RequestOutcome::Gathers(read),
         Message::Sync { node, data_only } => {
             let (replies, unique) = (Arc::clone(replies), envelope.unique);
             let (counts, about) = (Arc::clone(server.counts()), about(envelope));
-            let counted = RequestTimer { counts, about, begun };
-            let reply = SyncReply { replies, unique, is_sent: false, counted };
+            let counted = Some(RequestTimer { counts, about, begun });
+            let reply = LateReply { replies, unique, is_sent: false, counted };
             server.sync(node, data_only, |done| reply.send(done));
             return RequestOutcome::Later;
+        }
+        Message::WaitForLock(lock) => {
+            let (replies, unique) = (Arc::clone(replies), envelope.unique);
+            let reply = LateReply { replies, unique, is_sent: false, counted: None };
+            let notice = server.lock_notice(lock.node);
+            server.wait_for_lock(&lock, unique, move |taken| {
+                if taken.is_ok() {
+                    notify_before_lock(&*reply.replies, &notice);
+                }
+                reply.send(taken);
+            });
+            // The time for which it waits for another process says nothing of the server.
+            server.counts().add(&about(envelope), begun.elapsed(), false, 0);
+            return RequestOutcome::Later;
+        }
+        Message::Interrupt(unique) => {
+            server.interrupt(unique);
+            Reply::Silence
         }
         Message::List { node, cookie, with_nodes, keeps_atime, size_bytes } => {
             let bytes_max = usize::try_from(size_bytes.min(LISTING_BYTES_MAX))

@@ -75,9 +75,11 @@ pub(crate) mod opcode {
 /// Flags of INIT, the second word shifted up by 32.
 pub(super) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
+    pub(crate) const POSIX_LOCKS: u64 = 1 << 1;
     pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
     pub(crate) const DONT_MASK: u64 = 1 << 6;
+    pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
     pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -131,6 +133,8 @@ pub(super) const WRITE_CACHE: u32 = 1 << 0;
 pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// [`FsyncIn::fsync_flags`]: fdatasync(2).
 pub(super) const FSYNC_FDATASYNC: u32 = 1 << 0;
+/// [`LockIn::lock_flags`]: flock(2), not fcntl(2).
+pub(super) const LK_FLOCK: u32 = 1 << 0;
 /// [`SetXattrIn::setxattr_flags`]: clear setgid, as the ACL being set denies it to the caller.
 pub(super) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
@@ -356,6 +360,37 @@ wire! {
         fh: u64,
         fsync_flags: u32,
         padding: u32,
+    }
+    FlushIn: 24 {
+        fh: u64,
+        unused: u32,
+        padding: u32,
+        lock_owner: u64,
+    }
+    ReleaseIn: 24 {
+        fh: u64,
+        flags: u32,
+        release_flags: u32,
+        lock_owner: u64,
+    }
+    /// Of GETLK's answer too. The last byte is included.
+    FileLock: 24 {
+        start: u64,
+        end: u64,
+        // F_RDLCK, F_WRLCK or F_UNLCK.
+        kind: u32,
+        pid: u32,
+    }
+    /// For GETLK, SETLK and SETLKW.
+    LockIn: 48 {
+        fh: u64,
+        owner: u64,
+        lock: FileLock,
+        lock_flags: u32,
+        padding: u32,
+    }
+    InterruptIn: 8 {
+        unique: u64,
     }
     /// With `SETXATTR_EXT`.
     SetXattrIn: 16 {

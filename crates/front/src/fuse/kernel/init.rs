@@ -19,7 +19,7 @@
 //! | `HANDLE_KILLPRIV` | no | would clear setuid and setgid for the superuser too |
 //! | `OVER_IO_URING`, `INIT_EXT` | if queues are ready | requests stay on their CPU |
 //! | `SPLICE_*` | no | data is copied once, into a segment or out of kernel pages |
-//! | `POSIX_LOCKS`, `FLOCK_LOCKS` | no | locks stay within one kernel |
+//! | `POSIX_LOCKS`, `FLOCK_LOCKS` | if shared | mounts of one fileset exclude each other (FU9) |
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -91,10 +91,16 @@ fn agree(offer: &InitIn, rest: &[u8], requested: RequestedCapabilities) -> InitO
     if granted & acls != acls {
         granted &= !acls;
     }
+    // One kind of lock alone would be half a promise.
+    let locks = flag::POSIX_LOCKS | flag::FLOCK_LOCKS;
+    if granted & locks != locks {
+        granted &= !locks;
+    }
     let dialect = Dialect {
         has_long_setxattr: granted & flag::SETXATTR_EXT != 0,
         leaves_umask: granted & flag::DONT_MASK != 0,
         has_queues: granted & flag::OVER_IO_URING != 0,
+        has_locks: granted & flag::POSIX_LOCKS != 0,
     };
     InitOutcome::Agreed(reply(offer, granted), dialect)
 }
@@ -112,7 +118,7 @@ fn wanted(requested: RequestedCapabilities) -> u64 {
         wanted |= flag::EXPORT_SUPPORT;
     }
     if requested.is_shared {
-        wanted |= flag::AUTO_INVAL_DATA;
+        wanted |= flag::AUTO_INVAL_DATA | flag::POSIX_LOCKS | flag::FLOCK_LOCKS;
     } else {
         wanted |= flag::EXPLICIT_INVAL_DATA | flag::NO_OPEN_SUPPORT | flag::NO_OPENDIR_SUPPORT;
     }

@@ -65,6 +65,9 @@ use super::{FuseServer, MountOptions, mountpoint};
 /// Buffer size for INIT, which is short. The kernel refuses less than 8 KiB.
 const INIT_BYTES_MAX: usize = 8192;
 
+/// Why a shared mount has no queues.
+const LOCKS_WAIT: &str = "on a shared mount, locks that wait would fill its queues";
+
 /// Most INIT messages: a kernel of a later major version sends a second one.
 const INIT_TRIES_MAX: usize = 2;
 
@@ -121,6 +124,10 @@ impl KernelTransport {
         options: &MountOptions,
         server: &FuseServer,
     ) -> io::Result<KernelTransport> {
+        // Each lock that waits would hold an entry of a queue.
+        let has_locks = server.has_locks();
+        let plan =
+            plan.and_then(|plan| if has_locks { Err(LOCKS_WAIT.to_owned()) } else { Ok(plan) });
         let queues = plan.and_then(|plan| {
             Queues::new(&device, plan).map_err(|error| format!("io_uring is refused: {error}"))
         });

@@ -109,7 +109,10 @@ impl Collector for HubCollector {
         let names: Vec<String> = hub.pools.iter().map(|pool| label_value(&pool.name())).collect();
         encode_operations(hub, &mut encoder)?;
         let shared = |(served, name): (&ServedPool, &String)| {
-            let of_pool = |(mount, told)| SharedMountMetrics { pool: name.clone(), mount, told };
+            let of_pool = |(mount, told, (held, waiting))| {
+                let locks = [held, waiting].map(|count| u64::try_from(count).unwrap_or(u64::MAX));
+                SharedMountMetrics { pool: name.clone(), mount, told, locks }
+            };
             served.mounts.told().into_iter().map(of_pool).collect::<Vec<_>>()
         };
         let shared: Vec<_> = hub.pools.iter().zip(&names).flat_map(shared).collect();
@@ -249,42 +252,50 @@ struct SharedMountMetrics {
     /// Device number of the mount.
     mount: String,
     told: front::shared::ViewerCounts,
+    /// Locks held, and requests that wait for one.
+    locks: [u64; 2],
 }
 
 fn encode_shared(
     mounts: &[SharedMountMetrics],
     encoder: &mut DescriptorEncoder<'_>,
 ) -> Result<(), Error> {
-    type Metric = (&'static str, &'static str, bool, fn(&front::shared::ViewerCounts) -> f64);
-    let metrics: [Metric; 5] = [
+    type Metric = (&'static str, &'static str, bool, fn(&SharedMountMetrics) -> f64);
+    let metrics: [Metric; 7] = [
         (
             "shared_notices",
             "Cache invalidations sent to the kernel for changes by others",
             true,
-            |told| to_float(told.notices),
+            |mount| to_float(mount.told.notices),
         ),
-        ("shared_notices_waiting", "Cache invalidations that are queued", false, |told| {
-            to_float(told.waiting)
+        ("shared_notices_waiting", "Cache invalidations that are queued", false, |mount| {
+            to_float(mount.told.waiting)
         }),
-        ("shared_notices_seconds", "Sum of the delays of cache invalidations", true, |told| {
-            to_float(told.delay_ns) / 1e9
+        ("shared_notices_seconds", "Sum of the delays of cache invalidations", true, |mount| {
+            to_float(mount.told.delay_ns) / 1e9
         }),
-        ("shared_overflows", "Overflows of the queue of cache invalidations", true, |told| {
-            to_float(told.overflows)
+        ("shared_overflows", "Overflows of the queue of cache invalidations", true, |mount| {
+            to_float(mount.told.overflows)
         }),
-        ("shared_opens_again", "Opens that the kernel was made to repeat", true, |told| {
-            to_float(told.opens_again)
+        ("shared_opens_again", "Opens that the kernel was made to repeat", true, |mount| {
+            to_float(mount.told.opens_again)
+        }),
+        ("locks_held", "File locks that processes hold through the mount", false, |mount| {
+            to_float(mount.locks[0])
+        }),
+        ("locks_waiting", "Requests that wait for a file lock", false, |mount| {
+            to_float(mount.locks[1])
         }),
     ];
     for (name, help, is_counter, value) in metrics.iter().filter(|_| !mounts.is_empty()) {
         let kind = if *is_counter { MetricType::Counter } else { MetricType::Gauge };
         let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for SharedMountMetrics { pool, mount, told } in mounts {
-            let labels = [("pool", pool), ("mount", mount)];
+        for mount in mounts {
+            let labels = [("pool", &mount.pool), ("mount", &mount.mount)];
             let metric = family.encode_family(&labels)?;
             match is_counter {
-                true => ConstCounter::new(value(told)).encode(metric)?,
-                false => ConstGauge::new(value(told)).encode(metric)?,
+                true => ConstCounter::new(value(mount)).encode(metric)?,
+                false => ConstGauge::new(value(mount)).encode(metric)?,
             }
         }
     }
@@ -371,7 +382,8 @@ mod tests {
                     overflows: 1,
                     ..front::shared::ViewerCounts::default()
                 };
-                SharedMountMetrics { pool: "p".to_owned(), mount: mount.to_owned(), told }
+                let (pool, mount) = ("p".to_owned(), mount.to_owned());
+                SharedMountMetrics { pool, mount, told, locks: [9, 2] }
             };
             encode_shared(&[of("0:52", 7), of("0:53", 8)], &mut encoder)
         }
@@ -393,6 +405,8 @@ mod tests {
             "holdfast_shared_notices_seconds_total{pool=\"p\",mount=\"0:53\"} 1.5",
             "holdfast_shared_overflows_total{pool=\"p\",mount=\"0:52\"} 1.0",
             "holdfast_shared_opens_again_total{pool=\"p\",mount=\"0:52\"} 0.0",
+            "holdfast_locks_held{pool=\"p\",mount=\"0:52\"} 9.0",
+            "holdfast_locks_waiting{pool=\"p\",mount=\"0:53\"} 2.0",
         ] {
             assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
         }
