@@ -440,13 +440,6 @@ impl Geometry {
         self.page_place(group, 1 + 2 * self.map_pages() + index)
     }
 
-    /// Returns the place of the page of busy anodes.
-    #[must_use]
-    pub fn busy_anodes_place(&self, group: u32) -> Place {
-        let index = 1 + 2 * self.map_pages() + self.usage_pages();
-        self.page_place(group, index)
-    }
-
     /// Returns the LSN pages of a full group.
     #[must_use]
     pub fn lsn_pages(&self) -> u32 {

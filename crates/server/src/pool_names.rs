@@ -144,7 +144,7 @@ fn is_there(path: &Path) -> bool {
 fn is_of(pool: &FoundPool, path: &Path, servers: &[DiscoveredServer]) -> bool {
     let Ok(path) = std::fs::canonicalize(path) else { return false };
     let is_mount = |server: &DiscoveredServer| {
-        [pool.id.as_str(), ""].contains(&server.pool_id())
+        server.may_have(&pool.id)
             && pool.devices.iter().any(|it| is_device_of(server, it))
             && server.mounts().iter().any(|(directory, _)| path.starts_with(directory))
     };
@@ -174,8 +174,8 @@ fn choose<'a>(name: &str, all: &'a [FoundPool]) -> anyhow::Result<&'a FoundPool>
         all.iter().filter(|it| it.is_called(name) && !it.is_copy).collect();
     match called.as_slice() {
         [] => anyhow::bail!(
-            "{name}: there is no such path, and no pool of that name was found: `holdfast pool \
-             list` shows those that are found, and with -d FOLDER those in a folder"
+            "{name}: there is no such path, and no pool of that name was found: find it with \
+             `holdfast pool list -d FOLDER`, and use the path that it shows"
         ),
         [only] => {
             let is_copy = |it: &&FoundPool| it.is_copy && it.id == only.id;
@@ -342,8 +342,7 @@ impl FoundPool {
 fn merged(servers: &[DiscoveredServer], found: Vec<ScannedDevice>) -> Vec<FoundPool> {
     // Only of its own pool (PN4), if the server has told its id.
     let server_of = |id: &str, path: &Path| {
-        let is_its = |server: &&DiscoveredServer| [id, ""].contains(&server.pool_id());
-        servers.iter().filter(is_its).find(|server| is_device_of(server, path))
+        servers.iter().find(|server| server.may_have(id) && is_device_of(server, path))
     };
     let mut pools = pools_of(found, &|device| {
         let server = server_of(&device.label.pool_id.to_string(), &device.path)?;

@@ -509,6 +509,11 @@ impl DiscoveredServer {
         self.status["pool"]["pool_id"].as_str().unwrap_or("")
     }
 
+    /// Returns whether the server has pool `id`, or did not tell which it has.
+    pub fn may_have(&self, id: &str) -> bool {
+        [id, ""].contains(&self.pool_id())
+    }
+
     /// Returns the pool's name, if the server answered and this user may see it.
     pub fn pool_name(&self) -> Option<&str> {
         let name = self.status["pool"]["label"].as_str();

@@ -72,15 +72,15 @@ impl FilesetUse {
             FilesetUse::Mount(directory) => {
                 let directory = directory.display();
                 format!(
-                    "it is mounted on {directory}, and the kernel would not see what changes \
-                     elsewhere: `holdfast unmount {directory}` first, and mount it with --shared \
-                     where it was; or name another fileset"
+                    "it is mounted on {directory} without --shared: `holdfast unmount \
+                     {directory}`, then mount it with --shared in both places; or name another \
+                     fileset"
                 )
             }
             FilesetUse::SharedMount(directory) => {
                 let directory = directory.display();
                 format!(
-                    "it is mounted on {directory} to be shared: mount it with --shared here too"
+                    "it is mounted on {directory} with --shared: mount it with --shared here too"
                 )
             }
             FilesetUse::Export(name) => format!(
@@ -355,8 +355,8 @@ impl Fronts for ActiveFilesetFronts<'_> {
             from = %self.from.path.display(),
             to = %self.to.path.display(),
             why,
-            "a fileset that is used moves, and nobody knows in which pool it is: its requests are \
-             refused until its move goes on"
+            "the move of a fileset in use stopped, and its pool is not known: its requests are \
+             refused until the move is resumed"
         );
         let mut stopped = self.stopped.borrow_mut().take();
         if let Some((stopped, _)) = &mut stopped {
@@ -382,7 +382,7 @@ impl FilesetUses {
     }
 
     pub(crate) fn check_replaced(&self, name: &str) -> Result<(), BackendError> {
-        let why = ", and what is open there would become other files, with --shared too";
+        let why = "; open files would become other files, even with --shared";
         self.check_unused("fileset", name, why)
     }
 

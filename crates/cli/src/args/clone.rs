@@ -23,7 +23,7 @@ pub(crate) enum CloneCommand {
     /// Create a writable fileset from a snapshot, in constant time
     #[command(after_help = "Example:\n  \
             holdfast clone create pool.hf:home@monday pool.hf:trial\n\nThe snapshot cannot be \
-            deleted while two nodes depend on it: two clones, or a clone and a newer\nsnapshot.")]
+            deleted while two things depend on it: two clones, or a clone and a newer\nsnapshot.")]
     Create {
         /// POOL:a/b@monday
         snapshot: PathBuf,

@@ -12,7 +12,7 @@ use super::members::MemberPaths;
     holdfast fileset create pool.hf:home/ann block=64K --quota 10G\n  \
     holdfast fileset create pool.hf:mail --quota 10G --reservation 1G\n  \
     holdfast fileset list pool.hf\n  \
-    holdfast fileset set pool.hf:home/ann quota=20G readonly=on\n holdfast fileset rename \
+    holdfast fileset set pool.hf:home/ann quota=20G readonly=on\n  holdfast fileset rename \
     pool.hf:home/ann pool.hf:home/anna\n  \
     holdfast fileset restore pool.hf:home@monday\n  \
     holdfast fileset promote pool.hf:trial\n  \
@@ -53,7 +53,7 @@ pub(crate) enum FilesetCommand {
     #[command(after_help = "Examples:\n  holdfast fileset list pool.hf --json\n  \
                             holdfast fileset list pool.hf:home")]
     List {
-        /// A device of the pool, a mount point, or POOL:a/b
+        /// Name or a device of the pool, a mount point, or POOL:a/b
         pool: PathBuf,
     },
     /// Set properties of a fileset
@@ -81,8 +81,8 @@ pub(crate) enum FilesetCommand {
     /// Roll a fileset back to a snapshot; it must not be mounted or exported
     #[command(after_help = "Example:\n  \
         holdfast fileset restore pool.hf:home@monday\n\nChanges since the snapshot are deleted: \
-        take another snapshot first to keep them. Newer clones\nstay. The name, the inode numbers \
-        and the NFS handles stay too.")]
+        take another snapshot first to keep them. Newer snapshots\nstay. The name, the inode \
+        numbers and the NFS handles stay too.")]
     Restore {
         /// POOL:a/b@monday
         snapshot: PathBuf,
@@ -178,13 +178,13 @@ pub(crate) enum JobCommand {
     /// List the running jobs with their progress
     #[command(after_help = "Example:\n  holdfast job list pool.hf --json")]
     List {
-        /// A mounted or served pool, or its mount point
+        /// Name or a device of a mounted or served pool, or its mount point
         pool: PathBuf,
     },
     /// Pause a job
     #[command(after_help = "Example:\n  holdfast job pause pool.hf 1")]
     Pause {
-        /// A mounted or served pool, or its mount point
+        /// Name or a device of a mounted or served pool, or its mount point
         pool: PathBuf,
         /// Number or name of the job (see `job list`)
         job: String,
@@ -197,7 +197,7 @@ pub(crate) enum JobCommand {
                             job ends or the pool is unmounted."
     )]
     Pace {
-        /// A mounted or served pool, or its mount point
+        /// Name or a device of a mounted or served pool, or its mount point
         pool: PathBuf,
         /// Number or name of the job (see `job list`)
         job: String,
@@ -208,7 +208,7 @@ pub(crate) enum JobCommand {
     /// Resume a paused or failed job
     #[command(after_help = "Example:\n  holdfast job resume pool.hf 1")]
     Resume {
-        /// A mounted or served pool, or its mount point
+        /// Name or a device of a mounted or served pool, or its mount point
         pool: PathBuf,
         /// Number or name of the job (see `job list`)
         job: String,

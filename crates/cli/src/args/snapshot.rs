@@ -51,11 +51,11 @@ pub(crate) enum SnapshotCommand {
         /// Name of the hold (see `snapshot list`)
         name: String,
     },
-    /// Delete a snapshot; it must not be mounted, held, or the origin of several clones
+    /// Delete a snapshot; it must not be mounted or held, or have two dependents
     #[command(after_help = "Example:\n  \
-        holdfast snapshot delete pool.hf:home@monday --wait\n\nSpace that only the newest snapshot \
-        held is freed at once, and changes of the fileset wait\nmeanwhile; that of an older one is \
-        freed in the background.")]
+        holdfast snapshot delete pool.hf:home@monday --wait\n\nTwo dependents are two clones, or a \
+        clone and a newer snapshot. Deleting the newest\nsnapshot frees its space at once; changes \
+        of the fileset wait meanwhile. For an older one this\nhappens in the background.")]
     Delete {
         /// POOL:a/b@monday
         snapshot: PathBuf,
@@ -65,7 +65,7 @@ pub(crate) enum SnapshotCommand {
     },
     /// List the snapshots of a fileset or of a pool
     #[command(after_help = "Examples:\n  holdfast snapshot list pool.hf:home --json\n  \
-                            holdfast snapshot list pool.hf --unique     (most first)")]
+                            holdfast snapshot list pool.hf --unique     # most first")]
     List {
         /// POOL:a/b, a device of a pool, or a mount point
         fileset: PathBuf,

@@ -15,7 +15,7 @@ use control::size::parse_time;
     their latency, by client, directory and\noperation. Requests are counted by directory only \
     while `top` runs.")]
 pub(crate) struct TopArgs {
-    /// A served or mounted pool
+    /// Name or a device of a mounted or served pool, or its mount point
     pub(crate) pool: PathBuf,
     /// Interval between updates
     #[arg(long, default_value = "2s", value_parser = parse_time)]
@@ -35,7 +35,7 @@ pub(crate) struct TopArgs {
     path of each slow request. The server keeps\nthe last 1024 requests of 250 ms or longer; \
     shorter ones are recorded only while `trace` runs.")]
 pub(crate) struct TraceArgs {
-    /// A served or mounted pool
+    /// Name or a device of a mounted or served pool, or its mount point
     pub(crate) pool: PathBuf,
     /// Shortest duration of the requests shown
     #[arg(long, default_value = "250ms", value_parser = parse_time)]

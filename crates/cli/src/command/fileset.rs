@@ -70,7 +70,10 @@ pub(crate) fn run(
             let pool = at.pool.display().to_string();
             let (name, names) = at.finish(asked)?;
             let facts = json!({ "promoted": name, "snapshots": names, "pool": pool });
-            output.fact(&format!("{pool}:{name} has these now: {}", names.join(", ")), &facts);
+            output.fact(
+                &format!("{pool}:{name} has these snapshots now: {}", names.join(", ")),
+                &facts,
+            );
         }
         FilesetCommand::Move { fileset, to: Some(to), abort, .. } => {
             super::moving::run(fileset, to, *abort, opener, output)?;
@@ -134,10 +137,10 @@ fn restore(
     let request = Request::FilesetRestore { fileset: fileset.clone(), snapshot };
     let later = at.ask_names(&request)?;
     let facts = json!({ "restored": fileset, "to": name, "later": later, "pool": pool });
-    output.fact(&format!("{pool}:{fileset} is what {name} is"), &facts);
+    output.fact(&format!("{pool}:{fileset} is restored to {name}"), &facts);
     if !later.is_empty() {
         output.remark(&format!(
-            "These snapshots stay, and go back to what the fileset was: {}.",
+            "These newer snapshots stay. They hold the state before the restore: {}.",
             later.join(", ")
         ));
     }
@@ -157,7 +160,10 @@ pub(super) fn new_name(from: &Path, to: &Path, backend: &dyn Backend) -> anyhow:
         Ok(found.map_or_else(|| path(pool), |found| path(Path::new(found.pool()))))
     };
     if pool_of(&old.pool)? != pool_of(&new.pool)? {
-        return Err(refused("a fileset stays in its pool: name the same pool twice").into());
+        return Err(refused(
+            "rename stays in one pool: name the same pool twice, or use `holdfast fileset move`",
+        )
+        .into());
     }
     Ok(name.to_string())
 }
@@ -229,15 +235,15 @@ fn coming(fileset: &FilesetFacts, (name, pool): (&str, &str)) -> Option<String> 
     match moving.as_deref()? {
         "arriving" if own == name => None,
         "arriving" => Some(format!(
-            "{pool}:{own} arrives from another pool: give its move up (`holdfast fileset move \
+            "{pool}:{own} arrives from another pool: cancel its move (`holdfast fileset move \
              OTHER:a {pool}:{own} --abort`), or delete it by its own name, first"
         )),
         "leaving" => Some(format!(
-            "{pool}:{own} is on its way to another pool: give its `holdfast fileset move` again \
+            "{pool}:{own} is on its way to another pool: run its `holdfast fileset move` again \
              first"
         )),
         _ => Some(format!(
-            "{pool}:{own} has arrived from another pool, which may not know yet: give its \
+            "{pool}:{own} has arrived from another pool, which may not know yet: run its \
              `holdfast fileset move` again first"
         )),
     }
@@ -271,7 +277,7 @@ fn in_the_way_of(fileset: &FilesetFacts, all: &[FilesetFacts], pool: &str) -> Op
     if let Some(clone) = clones.next() {
         let (clone, origin) = (&clone.name, clone.origin.as_deref().unwrap_or_default());
         return Some(format!(
-            "{pool}:{name} has the snapshot {origin}, which {pool}:{clone} goes back to: `holdfast \
+            "{pool}:{name} has the snapshot {origin}, which {pool}:{clone} depends on: `holdfast \
              fileset promote {pool}:{clone}` gives it that snapshot, or delete {clone} first"
         ));
     }
@@ -390,7 +396,7 @@ fn notes_of(fileset: &FilesetFacts) -> String {
     // A fileset's own latest snapshot is not shown as its origin. That of a clone is.
     let own = format!("{}@", fileset.name);
     let origin = fileset.origin.as_ref().filter(|origin| !origin.starts_with(&own));
-    notes.extend(origin.map(|origin| format!("goes back to {origin}")));
+    notes.extend(origin.map(|origin| format!("origin {origin}")));
     notes.extend(fileset.freed_permille.map(|it| format!("deleted: {} % freed", it / 10)));
     notes.join(", ")
 }

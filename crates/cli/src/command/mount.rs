@@ -222,11 +222,11 @@ fn ready_text(pool: &Path, directory: &Path, has_replaced_dead: bool) -> String 
 }
 
 fn device_of(args: &MountArgs) -> Result<&Path, UsageError> {
-    args.device.as_deref().ok_or_else(|| UsageError::new("name a pool"))
+    args.device.as_deref().ok_or_else(|| UsageError::new("give the pool to mount"))
 }
 
 fn directory_of(args: &MountArgs) -> Result<&Path, UsageError> {
-    args.directory.as_deref().ok_or_else(|| UsageError::new("name a directory"))
+    args.directory.as_deref().ok_or_else(|| UsageError::new("give the directory to mount on"))
 }
 
 pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(BackendOpenOptions, MountOptions)> {

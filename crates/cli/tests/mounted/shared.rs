@@ -92,7 +92,7 @@ fn a_mount_that_is_alone_refuses_a_shared_one() {
     refused(
         &mounted,
         &["mount", &pool, &second, "--shared"],
-        "mount it with --shared where it was",
+        "mount it with --shared in both places",
     );
     let both = ["mount", &pool, &second, "-o", "shared", "--writeback-cache"];
     refused(&mounted, &both, "give one of them");
@@ -176,7 +176,7 @@ fn a_fileset_that_has_fronts_is_not_replaced() {
         } else {
             mounted.holdfast(&["snapshot", "create", &monday]);
         }
-        let wanted = format!("would become other files, with --shared too: {end}");
+        let wanted = format!("would become other files, even with --shared: {end}");
         refused(&mounted, &["fileset", "restore", &monday], &wanted);
         mounted.holdfast(&["unmount", &second]);
     }
