@@ -341,11 +341,11 @@ fn clones_and_restores_begin_as_their_snapshot_is() {
     assert!(mounted.path(".snapshots/wednesday/file").exists(), "the kernel remembers no absence");
     let trial = format!("{pool}:trial");
     done(&["clone", "create", &monday, &trial], "trial is made, and begins as root@monday is");
-    refused(&["fileset", "restore", &monday], "with --shared too: `holdfast unmount");
+    refused(&["fileset", "restore", &monday], "even with --shared: `holdfast unmount");
     mounted.unmount();
     done(&["snapshot", "hold", &monday, "backup"], "is held by backup");
     done(&["snapshot", "list", &pool], "held by backup");
-    done(&["fileset", "restore", &monday, "--wait"], "root is what root@monday is");
+    done(&["fileset", "restore", &monday, "--wait"], "root is restored to root@monday");
     mounted.mount(&[]);
     assert_eq!(fs::read(mounted.path("file")).expect("it is there"), b"on monday");
     write(&mounted.path("file"), b"again");

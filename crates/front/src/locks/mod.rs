@@ -20,7 +20,7 @@
 //!   table.
 //! - LT4: No fcntl request begins to wait for an owner that waits, directly or through others, for
 //!   the requester. It is refused instead (`EDEADLK`), as fcntl(2) says. The search for this ends
-//!   after [`CHAIN_MAX`] owners, as that of Linux does after 10.
+//!   after [`CHAIN_MAX`] owners, as that of Linux does after 10, or 65,536 locks.
 //! - LT5: Memory, and the time of an operation, are bounded ([`LOCKS_MAX`], [`HOLDER_LOCKS_MAX`],
 //!   [`FILE_LOCKS_MAX`], [`WAITS_MAX`], [`HOLDER_WAITS_MAX`], [`FILE_WAITS_MAX`]). An unlock that
 //!   makes two locks of one is refused only at twice these bounds.
@@ -58,6 +58,8 @@ const APPEND_LOCKS: usize = 64;
 const APPEND_LOCKS_U64: u64 = 64;
 /// Most owners that the search for a deadlock visits.
 pub const CHAIN_MAX: usize = 64;
+/// Most locks that it looks at.
+const CHAIN_LOOKS_MAX: usize = 1 << 16;
 
 /// One front that holds locks, such as a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -256,9 +258,19 @@ impl LockTable {
     /// Takes a lock as [`LockTable::try_lock`] does, but waits where that refuses a conflict.
     /// `answer` is called once: before the return, or later by the thread that ends the waiting.
     pub fn lock_or_wait(&self, file: FileHandle, lock: Lock, id: WaitId, answer: LockAnswer) {
+        self.wait_for(file, (lock, id, answer), false);
+    }
+
+    /// As [`LockTable::lock_or_wait`], for a caller that cancels the request soon. So it is in no
+    /// circle of waiting owners (LT4).
+    pub fn lock_soon(&self, file: FileHandle, lock: Lock, id: WaitId, answer: LockAnswer) {
+        self.wait_for(file, (lock, id, answer), true);
+    }
+
+    fn wait_for(&self, file: FileHandle, wanted: (Lock, WaitId, LockAnswer), is_brief: bool) {
         let now = self.clock.now();
         let mut answers = Answers::new();
-        self.state.lock().lock_or_wait(file, (lock, id, answer), now, &mut answers);
+        self.state.lock().lock_or_wait(file, wanted, (is_brief, now), &mut answers);
         answer_each(answers);
     }
 
@@ -416,24 +428,32 @@ impl TableState {
         &mut self,
         file: FileHandle,
         (lock, id, answer): (Lock, WaitId, LockAnswer),
-        now: Timestamp,
+        (is_brief, now): (bool, Timestamp),
         answers: &mut Answers,
     ) {
         let result = match self.try_lock(file, lock, now, answers) {
-            Err(LockError::Conflict { .. }) => self.may_wait(file, &lock, id),
+            Err(LockError::Conflict { .. }) => self.may_wait(file, &lock, (id, is_brief)),
             other => return answers.push((answer, other)),
         };
         if let Err(error) = result {
             return answers.push((answer, Err(error)));
         }
         self.waits.insert(id, (file, lock.owner));
-        self.waits_by_owner.insert((lock.owner, id), file);
+        if !is_brief {
+            self.waits_by_owner.insert((lock.owner, id), file);
+        }
         let waiting = WaitingLock { id, lock, answer, since: now };
         self.files.entry(file).or_default().waiting.push(waiting);
     }
 
-    fn may_wait(&self, file: FileHandle, lock: &Lock, id: WaitId) -> Result<(), LockError> {
-        if lock.interface == LockInterface::Fcntl && self.would_deadlock(file, lock) {
+    fn may_wait(
+        &self,
+        file: FileHandle,
+        lock: &Lock,
+        (id, is_brief): (WaitId, bool),
+    ) -> Result<(), LockError> {
+        let is_checked = lock.interface == LockInterface::Fcntl && !is_brief;
+        if is_checked && self.would_deadlock(file, lock) {
             return Err(LockError::Deadlock);
         }
         let of_file = self.files.get(&file).map_or(0, |locks| locks.waiting.len());
@@ -503,6 +523,7 @@ impl TableState {
     /// or through others (LT4).
     fn would_deadlock(&self, file: FileHandle, lock: &Lock) -> bool {
         let mut seen = BTreeSet::new();
+        let mut looks = 0;
         let mut next: Vec<LockOwner> = self.blockers_of(&file, lock).into_iter().collect();
         while let Some(owner) = next.pop() {
             if owner == lock.owner {
@@ -511,15 +532,18 @@ impl TableState {
             if !seen.insert(owner) {
                 continue;
             }
-            if seen.len() > CHAIN_MAX {
-                return false;
-            }
             let first = (HolderId(0), 0);
             let of_owner = self.waits_by_owner.range((owner, first)..);
             for ((_, id), file) in of_owner.take_while(|((it, _), _)| *it == owner) {
-                let waiting = self.files.get(file).and_then(|locks| locks.waiting_of(*id));
+                let Some(locks) = self.files.get(file) else { continue };
+                looks += locks.held.len() + locks.waiting.len();
+                if seen.len() > CHAIN_MAX || looks > CHAIN_LOOKS_MAX {
+                    return false;
+                }
+                let waiting = locks.waiting_of(*id);
                 if let Some(waiting) = waiting.filter(|it| it.interface == LockInterface::Fcntl) {
-                    next.extend(self.blockers_of(file, waiting));
+                    let blockers = self.blockers_of(file, waiting);
+                    next.extend(blockers.into_iter().filter(|owner| !seen.contains(owner)));
                 }
             }
         }

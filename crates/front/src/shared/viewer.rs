@@ -66,6 +66,9 @@ struct ViewerState {
     swept_ns: u64,
     /// Notices were lost. The kernel keeps attributes for less than the time until this.
     lost_until_ns: u64,
+    /// Files that were taken off the queue and of which the kernel may not know yet, with the time:
+    /// a lookup is repeated, or the caller of [`Viewer::is_untold`] sends the notice.
+    untold: HashMap<Ino, u64>,
     told: ViewerCounts,
     is_over: bool,
 }
@@ -167,7 +170,9 @@ impl Viewer {
         known.told.opens_again += 1;
         // No invalidation may overtake the reply of the repeated lookup: the kernel would drop that
         // reply and keep the old size.
-        known.drop_notice(ino);
+        if known.drop_notice(ino) {
+            known.note_untold(ino, now_ns);
+        }
         if known.in_flight == Some(ino) {
             let _ = self.is_told.wait_for(&mut known, NOTICE_TIME_MAX);
         }
@@ -183,12 +188,30 @@ impl Viewer {
     pub fn is_untold(&self, ino: Ino) -> bool {
         let now_ns = self.clock.monotonic_ns();
         let mut known = self.known.lock();
-        let is_queued = known.waiting.contains(&ino);
-        known.drop_notice(ino);
+        if known.drop_notice(ino) {
+            known.note_untold(ino, now_ns);
+        }
         if known.in_flight == Some(ino) {
             let _ = self.is_told.wait_for(&mut known, NOTICE_TIME_MAX);
         }
-        is_queued || now_ns < known.lost_until_ns
+        let since_ns = known.untold.get(&ino).copied();
+        let is_untold = since_ns.is_some_and(|since| now_ns.saturating_sub(since) < ASKED_TIME_NS);
+        is_untold || now_ns < known.lost_until_ns
+    }
+
+    /// Records that the kernel has been told of `ino`, after [`Viewer::is_untold`] at `since_ns` of
+    /// [`Viewer::now_ns`].
+    pub fn was_told(&self, ino: Ino, since_ns: u64) {
+        let mut known = self.known.lock();
+        if known.untold.get(&ino).is_some_and(|noted| *noted <= since_ns) {
+            known.untold.remove(&ino);
+        }
+    }
+
+    /// Returns the time now.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
     }
 
     /// Records that `thread` must repeat its lookup of `ino`, for another reason than a change.
@@ -277,10 +300,22 @@ impl ViewerState {
         self.waiting.insert(ino);
     }
 
-    fn drop_notice(&mut self, ino: Ino) {
-        if self.waiting.remove(&ino) {
+    /// Takes `ino` off the queue. Returns whether it was there.
+    fn drop_notice(&mut self, ino: Ino) -> bool {
+        let was_there = self.waiting.remove(&ino);
+        if was_there {
             self.notices.retain(|(other, _)| *other != ino);
         }
+        was_there
+    }
+
+    /// SH3: past the bound, every file counts as untold for a while.
+    fn note_untold(&mut self, ino: Ino, now_ns: u64) {
+        if self.untold.len() >= ASKED_MAX {
+            self.untold.clear();
+            self.lost_until_ns = now_ns.saturating_add(CHANGED_TIME_NS);
+        }
+        self.untold.insert(ino, now_ns);
     }
 }
 

@@ -381,9 +381,7 @@ impl Drop for LateReply {
 /// FU9: invalidates attributes before a lock is granted, if another front has changed the file.
 /// With them the kernel drops old pages, so the owner reads what an earlier owner wrote.
 fn notify_before_lock(replies: &dyn Replies, notice: &LockNotice) {
-    if notice.is_needed() {
-        replies.notify(&attributes_notice(notice.node));
-    }
+    notice.send(|| replies.notify(&attributes_notice(notice.node)));
 }
 
 fn ask<'s>(

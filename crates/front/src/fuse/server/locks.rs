@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ pub(super) struct MountLocks {
     last_open: AtomicU64,
     /// Number of the last request that waited for a close.
     last_wait: AtomicU64,
+    waits_for_close: AtomicBool,
     interrupted: Mutex<EarlyInterrupts>,
 }
 
@@ -60,9 +61,14 @@ pub(in crate::fuse) struct LockNotice {
 }
 
 impl LockNotice {
-    /// Returns whether the kernel must be told to forget the file's attributes first.
-    pub(in crate::fuse) fn is_needed(&self) -> bool {
-        self.viewer.as_ref().is_some_and(|viewer| viewer.is_untold(self.ino))
+    /// Calls `tell` if the kernel must be told to forget the file's attributes first.
+    pub(in crate::fuse) fn send(&self, tell: impl FnOnce()) {
+        let Some(viewer) = &self.viewer else { return };
+        if viewer.is_untold(self.ino) {
+            let since_ns = viewer.now_ns();
+            tell();
+            viewer.was_told(self.ino, since_ns);
+        }
     }
 }
 
@@ -93,6 +99,16 @@ impl MountLocks {
             Err(refused @ LockError::Conflict { is_closing: true }) => refused,
             done => return done,
         };
+        // One thread at a time: RELEASE needs another.
+        if self.waits_for_close.swap(true, Ordering::AcqRel) {
+            return Err(refused);
+        }
+        let done = self.lock_soon(file, lock, refused);
+        self.waits_for_close.store(false, Ordering::Release);
+        done
+    }
+
+    fn lock_soon(&self, file: FileHandle, lock: Lock, refused: LockError) -> Result<(), LockError> {
         // Ids of requests are even.
         let id = (self.holder, self.last_wait.fetch_add(2, Ordering::Relaxed) | 1);
         let (tell, told) = sync_channel(1);
@@ -100,7 +116,7 @@ impl MountLocks {
             // The receiver lives until the answer has come.
             let _ = tell.send(taken);
         };
-        self.table.lock_or_wait(file, lock, id, Box::new(answer));
+        self.table.lock_soon(file, lock, id, Box::new(answer));
         match told.recv_timeout(CLOSING_TIME) {
             // Another refusal than it would have had without waiting.
             Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => Err(refused),
@@ -126,6 +142,7 @@ impl FuseServer {
             table: Arc::clone(table),
             last_open: AtomicU64::new(0),
             last_wait: AtomicU64::new(0),
+            waits_for_close: AtomicBool::new(false),
             interrupted: Mutex::default(),
         };
         FuseServer { locks: Some(locks), ..self }
@@ -147,9 +164,9 @@ impl FuseServer {
 
     /// Returns the file that a lock is of. A mounter could forge the permissions that its kernel
     /// has checked, so they are checked here.
-    fn locked_file(&self, caller: &Caller, asked: &NodeLock) -> Result<FileHandle, Errno> {
+    fn file_to_lock(&self, caller: &Caller, asked: &NodeLock) -> Result<FileHandle, Errno> {
         let ino = self.numbers.ino_of(asked.node);
-        let found = || -> FsResult<FileHandle> {
+        let check = || -> FsResult<()> {
             if self.acting.is_some() {
                 let rights = self.fs.access(caller, ino)?;
                 let may_lock = match (asked.interface, asked.mode) {
@@ -162,10 +179,16 @@ impl FuseServer {
                     return Err(FsError::AccessDenied);
                 }
             }
-            let attr = self.fs.getattr(caller, ino)?;
-            Ok(self.fs.handle_of(&attr, self.fileset))
+            Ok(())
         };
-        found().map_err(|error| errno("lock", ino, &error))
+        check().map_err(|error| errno("lock", ino, &error))?;
+        self.locked_file(caller, asked.node)
+    }
+
+    fn locked_file(&self, caller: &Caller, node: NodeId) -> Result<FileHandle, Errno> {
+        let ino = self.numbers.ino_of(node);
+        let attr = self.fs.getattr(caller, ino).map_err(|error| errno("lock", ino, &error))?;
+        Ok(self.fs.handle_of(&attr, self.fileset))
     }
 
     pub(super) fn conflicting_lock(
@@ -175,7 +198,7 @@ impl FuseServer {
     ) -> Result<Option<Lock>, Errno> {
         let locks = self.locks.as_ref().ok_or(Errno::NOSYS)?;
         let lock = locks.lock_of(asked).ok_or(Errno::INVAL)?;
-        Ok(locks.table.conflict(self.locked_file(caller, asked)?, &lock))
+        Ok(locks.table.conflict(self.locked_file(caller, asked.node)?, &lock))
     }
 
     pub(super) fn set_lock(
@@ -185,7 +208,7 @@ impl FuseServer {
     ) -> Result<Reply<'static>, Errno> {
         let locks = self.locks.as_ref().ok_or(Errno::NOSYS)?;
         let done = match locks.lock_of(asked) {
-            Some(lock) => locks.try_lock(self.locked_file(caller, asked)?, lock),
+            Some(lock) => locks.try_lock(self.file_to_lock(caller, asked)?, lock),
             None => {
                 let file = (self.fileset, self.numbers.ino_of(asked.node));
                 let owner = locks.owner(asked.owner);
@@ -209,7 +232,7 @@ impl FuseServer {
         }
         let Some(lock) = locks.lock_of(asked) else { return told(Err(Errno::INVAL)) };
         let caller = self.acting.as_ref().map_or(&KERNEL, |acting| &acting.caller);
-        let file = match self.locked_file(caller, asked) {
+        let file = match self.file_to_lock(caller, asked) {
             Ok(file) => file,
             Err(error) => return told(Err(error)),
         };
@@ -223,8 +246,8 @@ impl FuseServer {
     }
 
     /// Writes at the end of the file. On a shared mount this may be beyond `offset`, the end that
-    /// the kernel knows. The kernel drops the pages that it has cached there: with the reply it
-    /// forgets attributes, and the mtime differs.
+    /// the kernel knows. The kernel drops the pages that it has filled there when it next fetches
+    /// attributes: it forgets them with the reply, and the mtime differs.
     pub(super) fn append(
         &self,
         caller: &Caller,
@@ -248,7 +271,7 @@ impl FuseServer {
         Ok(done)
     }
 
-    /// Returns what [`LockNotice::is_needed`] decides before a lock of `node` is granted.
+    /// Returns the notice that may have to precede the grant of a lock of `node`.
     pub(in crate::fuse) fn lock_notice(&self, node: NodeId) -> LockNotice {
         let viewer = self.viewer.as_ref().map(Arc::clone);
         LockNotice { node, ino: self.numbers.ino_of(node), viewer }
