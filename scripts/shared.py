@@ -4,6 +4,7 @@
     shared.py rounds  FRONT FRONT [--rounds N]     what is closed is seen by who opens; nothing is older than 1.1 s
     shared.py load    DIR DIR [--seconds S]        makes, reads, writes, maps and removes the same files, without end
     shared.py check   DIR DIR                      both show the same tree
+    shared.py locks   DIR DIR [--rounds N]         a counter and a SQLite database that all raise under locks
 
 A FRONT is a directory, or nfs:PORT:EXPORT for NFSv3 on this machine, by a client of its own (RFC 1813, RFC 5531).
 Exits with 1, and says what was wrong, at the first answer that is older than it may be.
@@ -11,11 +12,13 @@ Exits with 1, and says what was wrong, at the first answer that is older than it
 
 import argparse
 import errno
+import fcntl
 import mmap
 import os
 import random
 import shlex
 import socket
+import sqlite3
 import stat
 import struct
 import subprocess
@@ -402,9 +405,72 @@ def check(args):
     print(f"{len(first)} files are the same")
 
 
+def count_up(path, rounds):
+    """Raises a number in a file that stays open, under a lock of fcntl(2)."""
+    with open(path, "r+b", buffering=0) as file:
+        for _ in range(rounds):
+            fcntl.lockf(file, fcntl.LOCK_EX, 8)
+            (number,) = struct.unpack("<Q", os.pread(file.fileno(), 8, 0))
+            os.pwrite(file.fileno(), struct.pack("<Q", number + 1), 0)
+            fcntl.lockf(file, fcntl.LOCK_UN, 8)
+
+
+def insert(path, name, rows):
+    """Inserts rows, one a transaction, by a connection that stays open."""
+    connection = sqlite3.connect(path, timeout=120, isolation_level=None)
+    for row in range(rows):
+        connection.execute("BEGIN IMMEDIATE")
+        (count,) = connection.execute("SELECT count(*) FROM rows").fetchone()
+        connection.execute("INSERT INTO rows VALUES (?, ?, ?)", (name, row, count))
+        connection.execute("COMMIT")
+    connection.close()
+
+
+def together(jobs):
+    """Runs functions, each in a process of its own."""
+    children = []
+    for run, *arguments in jobs:
+        child = os.fork()
+        if child == 0:
+            try:
+                run(*arguments)
+            except BaseException as error:  # pylint: disable=broad-except
+                print(f"{run.__name__}{tuple(arguments)}: {error!r}", file=sys.stderr)
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    failed = [code for code in (os.waitpid(child, 0)[1] for child in children) if code]
+    expect(failed, [], "exit codes")
+
+
+def locks(args):
+    places = args.fronts * 2
+    counter = os.path.join(places[0], "counter")
+    with open(counter, "wb") as file:
+        file.write(bytes(8))
+    begun = time.monotonic()
+    together([(count_up, os.path.join(place, "counter"), args.rounds) for place in places])
+    took = time.monotonic() - begun
+    with open(counter, "rb") as file:
+        expect(struct.unpack("<Q", file.read())[0], len(places) * args.rounds, "the counter")
+    print(f"locks: {len(places) * args.rounds} rounds of 4 processes in {took:.1f} s")
+    base = os.path.join(places[0], "rows.db")
+    with sqlite3.connect(base) as connection:
+        connection.execute("CREATE TABLE rows (name TEXT, row INTEGER, before INTEGER)")
+    rows = max(args.rounds // 20, 20)
+    begun = time.monotonic()
+    together([(insert, os.path.join(place, "rows.db"), str(at), rows) for at, place in enumerate(places)])
+    took = time.monotonic() - begun
+    connection = sqlite3.connect(base)
+    expect(connection.execute("PRAGMA integrity_check").fetchone()[0], "ok", "the database")
+    before = [row[0] for row in connection.execute("SELECT before FROM rows ORDER BY before")]
+    expect(before, list(range(len(places) * rows)), "the counts that each transaction saw")
+    print(f"locks: {len(before)} transactions of SQLite in {took:.1f} s")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["rounds", "imports", "load", "check"])
+    parser.add_argument("what", choices=["rounds", "imports", "load", "check", "locks"])
     parser.add_argument("fronts", nargs=2)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=5)
@@ -413,7 +479,7 @@ def main():
     parser.add_argument("--by", help="of imports: the command that imports it")
     args = parser.parse_args()
     try:
-        {"rounds": rounds, "imports": imports, "load": load, "check": check}[args.what](args)
+        {"rounds": rounds, "imports": imports, "load": load, "check": check, "locks": locks}[args.what](args)
     except Wrong as wrong:
         sys.exit(f"wrong: {wrong}")
 

@@ -45,6 +45,8 @@ for name in 0 1 2 3 4 5 6 7 8 9 10 11; do echo >"$DIR/load/busy$name"; done
 fronts $((60 + SECONDS_OF_LOAD)) load "$DIR/load" "$SECOND/shared/load" --seconds "$SECONDS_OF_LOAD"
 sleep 1.1
 fronts 60 check "$DIR/load" "$SECOND/shared/load"
+mkdir "$DIR/locks"
+fronts $((300 + ROUNDS)) locks "$DIR/locks" "$SECOND/shared/locks" --rounds $((ROUNDS * 4))
 
 # Killed in the middle of a load: both mounts are dead, and say so.
 python3 "$PROGRAM" load "$DIR/load" "$SECOND/shared/load" --seconds 30 >/dev/null 2>&1 &
