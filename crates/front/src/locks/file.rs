@@ -43,8 +43,8 @@ impl FileLocks {
         self.waiting.iter().find(|waiting| waiting.id == id).map(|waiting| &waiting.lock)
     }
 
-    /// Adds a lock that conflicts with none. It replaces what its owner holds of the range, and
-    /// joins neighbours of its mode and open file (LT2).
+    /// Adds a lock that conflicts with none. A new lock replaces the owner's earlier locks of its
+    /// range, and joins neighbours of one mode and open file (LT2).
     pub(super) fn hold(&mut self, lock: Lock, now: Timestamp) -> isize {
         let before = self.held.len();
         self.release(lock.owner, lock.interface, lock.range);

@@ -1,8 +1,8 @@
 //! Advisory locks of files: one table for all shared mounts of a pool (decision 0111).
 //!
-//! A [`LockTable`] has byte ranges of fcntl(2) and whole files of flock(2). It also makes appends
-//! of several mounts to one file exclude each other. A front is a *holder*: when it ends, all its
-//! locks end. The file system below neither knows of locks nor checks them.
+//! A [`LockTable`] has byte ranges of fcntl(2) and whole files of flock(2). The table also makes
+//! appends of several mounts to one file exclude each other. A front is a *holder*: when it ends,
+//! all its locks end. The file system below neither knows of locks nor checks them.
 //!
 //! ```text
 //!   mount A (GETLK, SETLK, FLUSH, RELEASE) --\
@@ -181,7 +181,7 @@ pub struct LockFacts {
     pub lock: Lock,
     /// It waits.
     pub is_waiting: bool,
-    /// Time of its grant, or of its arrival.
+    /// Time of the grant, or of the request if the lock waits.
     pub since: Timestamp,
 }
 
@@ -241,7 +241,7 @@ impl LockTable {
         self.state.lock().files.get(&file)?.conflict(lock).map(|held| held.lock)
     }
 
-    /// Takes a lock, or refuses it. It replaces what its owner holds of the range.
+    /// Takes a lock, or refuses it. A new lock replaces the owner's earlier locks of its range.
     ///
     /// # Errors
     ///
