@@ -148,6 +148,7 @@ impl ActiveMount {
         let directory = self.session.directory();
         let transport = self.session.transport();
         let (pool, fileset) = self.claim.place();
+        let locks = self.session.lock_counts();
         json!({
             "directory": directory.to_string_lossy(),
             "directory_bytes": directory.as_os_str().as_bytes(),
@@ -163,8 +164,8 @@ impl ActiveMount {
                 "delay_ns": told.delay_ns,
                 "overflows": told.overflows,
                 "opens_again": told.opens_again,
-                "locks": self.session.lock_counts().map(|(held, _)| held),
-                "locks_waiting": self.session.lock_counts().map(|(_, waiting)| waiting),
+                "locks": locks.map(|(held, _)| held),
+                "locks_waiting": locks.map(|(_, waiting)| waiting),
             })),
         })
     }
